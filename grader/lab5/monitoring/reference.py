@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from grader.lab5.monitoring.cases import ReadingCase, RuleChange, SnapshotCase
-from grader.lab5.monitoring.cases.drawn import HOT, SLOWED_BY, WAITS
+from grader.lab5.monitoring.cases.drawn import SLOWED_BY, THRESHOLDS, WAITS
 
 SEVERITIES = {
     "GpuHot": "warning",
@@ -20,8 +20,6 @@ SEVERITIES = {
     "LossNotFinite": "critical",
     "TrainingStalled": "critical",
 }
-_THRESHOLDS = {"GpuHot": float(HOT), "GpuMemoryNearlyFull": 0.95, "GpuUnderused": 0.5, "TrainingStalled": 300.0}
-"""Of the rules that compare with something."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +78,7 @@ def expected_alerts(
     for place, snapshot in enumerate(snapshots):
         firing = []
         for name, usual_wait in WAITS.items():
-            limit = rules.get(name, {}).get("threshold", _THRESHOLDS.get(name, 0.0))
+            limit = rules.get(name, {}).get("threshold", THRESHOLDS.get(name, 0.0))
             wait = rules.get(name, {}).get("for_seconds", usual_wait)
             values = _broken(name, limit, snapshot, mistake)
             if holding is not None:

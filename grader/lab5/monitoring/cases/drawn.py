@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from gradebox.run.input_generator import InputGenerator
 from grader.lab5.monitoring.cases import (
@@ -34,6 +34,8 @@ WAITS = {
     "TrainingStalled": 0.0,
 }
 """The rules in labkit's order, and how many seconds each of them waits."""
+THRESHOLDS = {"GpuHot": float(HOT), "GpuMemoryNearlyFull": 0.95, "GpuUnderused": 0.5, "TrainingStalled": 300.0}
+"""Of the rules that compare with something."""
 SLOWED_BY = ("hardware_slowdown", "hardware_thermal_slowdown", "power_brake", "thermal_slowdown")
 """The reasons for throttling that count."""
 QUESTION_SECONDS = 0.004
@@ -146,11 +148,17 @@ def _start(generator: InputGenerator) -> float:
 def snapshots_at_once(generator: InputGenerator) -> Iterator[Evaluate]:
     """Rules and snapshots to evaluate, one engine each: no rule waits, and each snapshot stands for itself."""
     start = _start(generator)
-    heat = generator.integer(70, 95)
     others = generator.shuffled(range(2, 8))[:2]  # a GPU's index is not its place in the snapshot
     rules: dict[str, RuleChange] = {name: {"for_seconds": 0.0} for name in WAITS}
-    hotter: dict[str, RuleChange] = {**rules, "GpuHot": {"for_seconds": 0.0, "threshold": float(heat)}}
-    for changed, second in zip((rules, hotter), others, strict=True):
+    limits = {
+        "GpuHot": float(generator.integer(70, 95)),
+        "GpuMemoryNearlyFull": generator.integer(600, 900) / 1000,
+        "GpuUnderused": generator.uniform(0.2, 0.8),
+    }
+    drawn: dict[str, RuleChange] = {
+        name: {**rule, "threshold": limits[name]} if name in limits else rule for name, rule in rules.items()
+    }
+    for changed, second in zip((rules, drawn), others, strict=True):
         yield Evaluate(
             rules=changed,
             snapshots=[
@@ -161,7 +169,7 @@ def snapshots_at_once(generator: InputGenerator) -> Iterator[Evaluate]:
                     "metrics": {"loss": 1.0},
                     "gpus": [{"index": 0, **_GOOD}, {"index": second, **_GOOD, **case}],
                 }
-                for number, case in enumerate(_readings(generator, changed["GpuHot"].get("threshold", float(HOT))))
+                for number, case in enumerate(_readings(generator, changed))
             ],
         )
     losses: list[dict[str, float | str]] = [{}, {"loss": 3.0}, {"loss": "nan"}, {"loss": 2.0}, {"loss": "inf"}]
@@ -169,28 +177,42 @@ def snapshots_at_once(generator: InputGenerator) -> Iterator[Evaluate]:
     yield Evaluate(
         rules={}, snapshots=[{"time": start + number, "metrics": metrics} for number, metrics in enumerate(losses)]
     )
-    waits = generator.shuffled([None, 0.0, 299.0, 300.0, 301.0, 4000.0, 1.0])
-    yield Evaluate(
-        rules={},
-        snapshots=[
-            {"time": start + 10_000 * n, "step": n, "step_time": None if wait is None else start + 10_000 * n - wait}
-            for n, wait in enumerate(waits)
-        ],
-    )
+    stalled: dict[str, RuleChange] = {"TrainingStalled": {"threshold": float(generator.integer(20, 900))}}
+    for changed in ({}, stalled):
+        limit = _limit(changed, "TrainingStalled")
+        waits = generator.shuffled([None, 0.0, limit - 1, limit, limit + 1, limit + 3000, 1.0])
+        yield Evaluate(
+            rules=changed,
+            snapshots=[
+                {
+                    "time": start + 10_000 * n,
+                    "step": n,
+                    "step_time": None if wait is None else start + 10_000 * n - wait,
+                }
+                for n, wait in enumerate(waits)
+            ],
+        )
 
 
-def _readings(generator: InputGenerator, limit: float) -> list[ReadingCase]:
-    """What one GPU says instead of good readings, some of them at the limits of rules; `limit` is GpuHot's."""
+def _limit(rules: Mapping[str, RuleChange], name: str) -> float:
+    """The threshold of a rule, which may be another one than labkit's."""
+    return rules.get(name, {}).get("threshold", THRESHOLDS[name])
+
+
+def _readings(generator: InputGenerator, rules: Mapping[str, RuleChange]) -> list[ReadingCase]:
+    """What one GPU says instead of good readings, some of them at the limits of rules."""
+    limit, share, full = (_limit(rules, name) for name in ("GpuHot", "GpuUnderused", "GpuMemoryNearlyFull"))
     slowed: list[ReadingCase] = [{"throttle_reasons": ["power_cap", reason]} for reason in SLOWED_BY]
     cases: list[ReadingCase] = [
         {},
         {"temperature_celsius": limit},
         {"temperature_celsius": limit + 0.5},
-        {"utilization_ratio": 0.5},
-        {"utilization_ratio": generator.uniform(0.0, 0.45)},
+        {"utilization_ratio": share},
+        {"utilization_ratio": generator.uniform(0.0, 0.9 * share)},
+        {"utilization_ratio": generator.uniform(1.1 * share, 0.9)},
         {"utilization_ratio": 0.0},
-        {"memory_used_bytes": 19},
-        {"memory_used_bytes": 20},
+        {"memory_used_bytes": round(1000 * full), "memory_total_bytes": 1000},
+        {"memory_used_bytes": round(1000 * full) + 1, "memory_total_bytes": 1000},
         {"memory_used_bytes": 20, "memory_total_bytes": None},
         {"memory_used_bytes": None},
         {"throttle_reasons": ["idle"]},
@@ -212,7 +234,8 @@ def snapshots_over_time(generator: InputGenerator) -> Iterator[Evaluate]:
     seconds = generator.integer(20, 90)
     rules: dict[str, RuleChange] = {
         "GpuHot": {"for_seconds": float(seconds)},
-        "GpuMemoryNearlyFull": {"threshold": 0.6},
+        "GpuMemoryNearlyFull": {"threshold": 0.6, "for_seconds": float(generator.integer(20, 90))},
+        "GpuThrottled": {"for_seconds": float(generator.integer(40, 90))},
     }
     unchanged: dict[str, RuleChange] = {}
     for changed in (unchanged, rules):
