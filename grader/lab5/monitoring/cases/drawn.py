@@ -117,8 +117,9 @@ def moments(generator: InputGenerator) -> Moments:
 
 def background(generator: InputGenerator) -> Background:
     """The first of them, which gets colder than it is at the beginning."""
-    celsius = generator.shared("lab5.background").integer(20, 40)
-    return Background(gpus=_gpus(generator, 1), samples=4, logs=25, celsius=celsius)
+    draw = generator.shared("lab5.background")
+    celsius, logs = draw.integer(20, 40), draw.integer(150, 600)
+    return Background(gpus=_gpus(generator, 1), samples=4, logs=logs, celsius=celsius)
 
 
 _GOOD: ReadingCase = {

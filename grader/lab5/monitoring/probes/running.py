@@ -60,15 +60,20 @@ def background(student: Student, inputs: Background) -> BackgroundReply:
     samples, logs, celsius = inputs.samples, inputs.logs, inputs.celsius
     module = without_alerts(student)
     before, listed = running_threads(), set(threading.enumerate())
+
+    def lasting() -> set[threading.Thread]:
+        return {thread for thread in set(threading.enumerate()) - listed if not thread.daemon}
+
     with contextlib.redirect_stderr(io.StringIO()):
         monitor = module.GPUMonitor(interval=0.01)
         here = threading.get_ident()
-        holding_up = sum(not thread.daemon for thread in set(threading.enumerate()) - listed)
+        at_first = lasting()
         wait_for(lambda: len(history_of(monitor)) >= samples)
         history = len(monitor.history)
         nvml.gpus[0]["celsius"] = celsius
         wait_for(lambda: latest_celsius(monitor.history) == celsius)
         latest = latest_celsius(monitor.history)
+        later = lasting()
         elsewhere = sum(thread != here for thread in nvml.calls)
         before_logging = len([thread for thread in nvml.calls if thread == here])
         for step in range(logs):
@@ -94,6 +99,7 @@ def background(student: Student, inputs: Background) -> BackgroundReply:
         has_logged(None)
         answered = wait_for(lambda: len(monitor.history) > sampled)
         sampled_at = plain(list(monitor.history)[sampled].time, "Snapshot.time in history") if answered else None
+        later &= lasting()  # one that reads a single sample is gone by now
         closed_meanwhile = _closes_in_a_question(monitor, nvml)
         monitor.close()
         open_after = nvml.users
@@ -101,10 +107,10 @@ def background(student: Student, inputs: Background) -> BackgroundReply:
         threads = len(running_threads() - before)
         at_end = len(nvml.calls)
         time.sleep(0.1)  # ten intervals, in which a thread that was left behind would ask again
-        later = len(monitor.history) - snapshots
+        sampled_after_close = len(monitor.history) - snapshots
         monitor.close()
     return BackgroundReply(
-        holding_up=holding_up,
+        holding_up=len(at_first | later),
         history=history,
         latest=latest,
         elsewhere=elsewhere,
@@ -114,7 +120,7 @@ def background(student: Student, inputs: Background) -> BackgroundReply:
         logged_at=logged_at,
         sampled_at=sampled_at,
         closed_meanwhile=closed_meanwhile,
-        sampled_after_close=later,
+        sampled_after_close=sampled_after_close,
         asked_after_close=len(nvml.calls) - at_end + nvml.questions_while_closed,
         threads_left=threads,
         left_open=open_after,
