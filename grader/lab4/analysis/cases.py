@@ -115,15 +115,22 @@ def setups_of(generator: InputGenerator) -> list[Setup]:
         transformer(third, "float32", None),
         transformer(first, other, None),
     ]
-    # Every block, some of them with a short last segment, and all of them in one.
-    for optimizer, dtype, every in zip(
-        generator.shuffled(["sgd", "momentum", "adam"]),
-        ["float32", *generator.shuffled([low, other])],
-        generator.shuffled([1, generator.integer(2, 3), 7]),
+    # Every block, some of them with a short last segment or with equal ones, and all of them in one.
+    odd, length = generator.shuffled([5, 7])[0], generator.integer(2, 3)
+    cut = [
+        (odd, 1),
+        (odd, generator.integer(2, 3)),
+        (length * generator.integer(2, 3), length),
+        (odd, odd + generator.integer(0, 3)),
+    ]
+    for optimizer, dtype, (layers, every) in zip(
+        [*generator.shuffled(["sgd", "momentum", "adam"]), generator.shuffled(["sgd", "momentum", "adam"])[0]],
+        ["float32", *generator.shuffled(["float32", low, other])],
+        generator.shuffled(cut),
         strict=True,
     ):
         setup = transformer(optimizer, dtype, every)
-        setups.append({**setup, "layers": 5})
+        setups.append({**setup, "layers": layers})
     return setups
 
 

@@ -29,6 +29,13 @@ class RefusalsReply:
 class Refusals(ProbeInputs[RefusalsReply], probe="lab4.shared.refusals"):
     """Call each function with arguments that make no sense; those of all criteria in one request."""
 
+    below: int
+    """A number below 0."""
+    word: str
+    """The name of nothing."""
+    interval: int
+    """Of checkpoints, where there are none."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramReply:
@@ -114,13 +121,15 @@ def segments(every: int | None, layers: int) -> str:
     """How a checkpoint interval cuts a model."""
     if every is None:
         return "none"
-    return "each block" if every == 1 else "one segment" if every >= layers else "short last"
+    if every == 1 or every >= layers:
+        return "each block" if every == 1 else "one segment"
+    return "short last" if layers % every else "equal"
 
 
-SEGMENTS = ("none", "each block", "short last", "one segment")
+SEGMENTS = ("none", "each block", "short last", "equal", "one segment")
 
 WITHOUT = {
-    Refusals.probe: "is given nothing",
+    Refusals.probe: "each function with each argument that makes no sense, all of them in every grading",
     Plots.probe: "rows of made-up results, each of which must be seen in the picture",
     Program.probe: "a program that is given a command line",
 }

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeGuard, TypeVar
 
 from gradebox.run.assertions import Cause, recognising, require, require_equal
+from gradebox.run.input_generator import InputGenerator
 from gradebox.run.pictures import Picture, bars
 from gradebox.run.submission import Submission
 from grader.lab4.shared.cases import (
@@ -48,9 +49,12 @@ def _is_finite(value: object) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and math.isfinite(value)
 
 
-def judge_refusals(submission: Submission, criterion: Criterion) -> None:
+def judge_refusals(submission: Submission, generator: InputGenerator, criterion: Criterion) -> None:
     """Fail unless each call of the criterion that makes no sense raises a ValueError, and none that makes sense."""
-    reply = submission.numeric_probe(Refusals())
+    draw = generator.shared("lab4.refusals")
+    word = "".join(draw.shuffled("bdfghklmnprstvw")[:5])
+    case = Refusals(below=-draw.integer(1, 99), word=word, interval=draw.integer(1, 9))
+    reply = submission.numeric_probe(case)
     for call, error in reply.calls[criterion].items():
         ending = "is not written yet" if error == "NotImplementedError" else f"raised {error or 'nothing'}"
         require(

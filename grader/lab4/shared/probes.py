@@ -223,31 +223,34 @@ def refusals(student: Student, inputs: Refusals) -> RefusalsReply:
     def predict(setup: TrainingSetup) -> Call:
         return called("lab4_memory.memory_analysis", "predict_memory", setup)
 
+    below, word, interval = inputs.below, inputs.word, inputs.interval
     calls: Calls = {
         "checkpointing": {
-            "CheckpointedTransformer(0)": model(0, 1),
-            "CheckpointedTransformer(2, checkpoint_every=0)": model(2, 0),
-            "CheckpointedTransformer(2, checkpoint_every=-1)": model(2, -1),
-            "measure_checkpointing(steps=0)": measured(steps=0),
-            "measure_checkpointing(warmup=-1)": measured(warmup=-1),
+            **{f"CheckpointedTransformer({n})": model(n, 1) for n in (0, below)},
+            **{f"CheckpointedTransformer(2, checkpoint_every={n})": model(2, n) for n in (0, below)},
+            **{f"measure_checkpointing(steps={n})": measured(steps=n) for n in (0, below)},
+            f"measure_checkpointing(warmup={below})": measured(warmup=below),
         },
         "attention": {
-            "tiled_attention(block_size=0)": called(_ATTENTION, "tiled_attention", *operands, block_size=0),
-            "tiled_attention(block_size=-1)": called(_ATTENTION, "tiled_attention", *operands, block_size=-1),
-            "benchmark_attention(methods=['fast'])": benchmark(["fast"]),
-            "benchmark_attention(iterations=0)": benchmark(["standard"], iterations=0),
-            "benchmark_attention(warmup=0)": benchmark(["standard"], warmup=0),
+            **{
+                f"tiled_attention(block_size={n})": called(_ATTENTION, "tiled_attention", *operands, block_size=n)
+                for n in (0, below)
+            },
+            f"benchmark_attention(methods=[{word!r}])": benchmark([word]),
+            **{f"benchmark_attention(iterations={n})": benchmark(["standard"], iterations=n) for n in (0, below)},
+            **{f"benchmark_attention(warmup={n})": benchmark(["standard"], warmup=n) for n in (0, below)},
         },
         "oom": {
-            "train_large_model(micro_batch=0)": train(0),
-            "run_with_oom_retry(attempt, 0)": retry(0),
-            "run_with_oom_retry(attempt, -2)": retry(-2),
+            **{f"train_large_model(micro_batch={n})": train(n) for n in (0, below)},
+            **{f"run_with_oom_retry(attempt, {n})": retry(n) for n in (0, below)},
         },
         "analysis": {
-            "predict_memory() of an unknown model": predict(replace(_SETUP, model="cnn")),
-            "predict_memory() of an unknown optimizer": predict(replace(_SETUP, optimizer="lion")),
-            "predict_memory() of an unknown dtype": predict(replace(_SETUP, dtype="float8")),
-            "predict_memory() of an mlp with checkpointing": predict(replace(_SETUP, checkpoint_every=1)),
+            f"predict_memory() of an unknown model, {word!r}": predict(replace(_SETUP, model=word)),
+            f"predict_memory() of an unknown optimizer, {word!r}": predict(replace(_SETUP, optimizer=word)),
+            f"predict_memory() of an unknown dtype, {word!r}": predict(replace(_SETUP, dtype=word)),
+            f"predict_memory() of an mlp with checkpoint_every={interval}": predict(
+                replace(_SETUP, checkpoint_every=interval)
+            ),
         },
     }
     sensible: Calls = {

@@ -96,8 +96,8 @@ class TestAnalysis:
 
         _judge(submission, generator, "activation_bytes", checkpointed, hint, CHECKPOINTED)
 
-    def test_nonsense_refused(self, submission: Submission) -> None:
-        judge_refusals(submission, "analysis")
+    def test_nonsense_refused(self, submission: Submission, generator: InputGenerator) -> None:
+        judge_refusals(submission, generator, "analysis")
 
     def test_results_and_plot_saved(self, submission: Submission, generator: InputGenerator) -> None:
         with ending_without_a_graph(submission, generator):

@@ -120,8 +120,8 @@ class TestBenchmark:
                 hint="Call attention_backend(device, dtype) with the dtype that is measured.",
             )
 
-    def test_nonsense_refused(self, submission: Submission) -> None:
-        judge_refusals(submission, "attention")
+    def test_nonsense_refused(self, submission: Submission, generator: InputGenerator) -> None:
+        judge_refusals(submission, generator, "attention")
 
     def test_results_and_plot_saved(self, submission: Submission, generator: InputGenerator) -> None:
         rows = judge_program(submission, "flash_attention", ["--lengths", "128,256"])

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from gradebox.run.input_generator import InputGenerator
     from gradebox.sandbox import Request
 
-LAYERS = 13
-"""So that most intervals leave a short last segment: one kept as a whole is not taken for a first one kept."""
 ALL_OPTIONS = ("width", "heads", "dropout", "checkpoint_every")
 
 
@@ -65,8 +63,14 @@ def small(generator: InputGenerator) -> Model:
 
 def long(generator: InputGenerator) -> Model:
     """A transformer of many layers and a long input, so that what is kept of it shows."""
-    model = replace(by_default(generator), layers=LAYERS, batch=4, length=generator.odd(61, 81))
+    layers = generator.shared("lab4.layers").shuffled([number for number in range(10, 16) if _dividing(number)])[0]
+    model = replace(by_default(generator), layers=layers, batch=4, length=generator.odd(61, 81))
     return replace(model, options=("checkpoint_every",))
+
+
+def _dividing(layers: int) -> list[int]:
+    """Intervals that leave three equal segments or more, and by one or less not as many as each has blocks."""
+    return [every for every in range(2, layers // 3 + 1) if layers % every == 0 and abs(layers // every - every) > 1]
 
 
 BY_DEFAULT = [Way(1, True), Way(1, False), Way(1, False, 2)]
@@ -83,10 +87,13 @@ def training_ways(generator: InputGenerator) -> list[Way]:
     return [*ways, Way(interval, row[_INPUT_GRADIENT.name] == "yes", {"one": 1, "two": 2}[row["forward passes"]])]
 
 
-def kept_ways(generator: InputGenerator) -> list[Way]:
-    """Ways to run the long model: without checkpointing, and with three intervals."""
-    # With 3, as many segments as each should have blocks would be other ones: 3, and not 5.
-    intervals = [1, 3, generator.integer(4, 6)]
+def kept_ways(generator: InputGenerator, layers: int) -> list[Way]:
+    """Ways to run the long model: without checkpointing, and with three intervals.
+
+    One of them leaves a short last segment: one kept as a whole is not taken for a first one kept.
+    """
+    short = [every for every in range(3, 7) if layers % every]
+    intervals = [1, generator.shuffled(_dividing(layers))[0], generator.shuffled(short)[0]]
     needs = generator.shuffled([False, True, generator.integer(0, 1) == 1])
     return [Way(None, False), *(Way(interval, need) for interval, need in zip(intervals, needs, strict=True))]
 
@@ -180,7 +187,7 @@ EQUIVALENCE = Space(
     probes=(Equivalence.probe,),
     cases=_ways,
     dimensions=(
-        Dimension("interval", SEGMENTS, _segments),
+        Dimension("interval", tuple(each for each in SEGMENTS if each != "equal"), _segments),
         _INPUT_GRADIENT,
         Dimension("forward passes", ("one", "two"), lambda case: "two" if case["passes"] == 2 else "one"),
     ),
@@ -188,7 +195,7 @@ EQUIVALENCE = Space(
 SAVED = Space(
     probes=(Saved.probe,),
     cases=_ways,
-    dimensions=(Dimension("interval", SEGMENTS[:3], _segments), _INPUT_GRADIENT),
+    dimensions=(Dimension("interval", SEGMENTS[:4], _segments), _INPUT_GRADIENT),
     apart={("interval=none", "the input needs a gradient=yes"): "nothing is cut"},
 )
 

@@ -23,7 +23,6 @@ from gradebox.run.input_generator import InputGenerator
 from gradebox.run.submission import Submission
 from grader.lab4.checkpointing.cases.draws import (
     BY_DEFAULT,
-    LAYERS,
     by_default,
     choices,
     kept_ways,
@@ -122,12 +121,13 @@ class TestCheckpointing:
     def test_saved_bytes_follow_the_interval(
         self, submission: Submission, generator: InputGenerator, without: frozenset[str]
     ) -> None:
-        case, ways = long(generator), kept_ways(generator)
+        case = long(generator)
+        layers, ways = case.layers, kept_ways(generator, case.layers)
         reply = submission.probe(Saved(case=case, ways=ways), values=False)
         unit, plain = float(reply.input_bytes), float(reply.runs[0].held_bytes)
         require(
-            plain > 12 * LAYERS * unit,
-            f"without checkpointing the forward pass keeps {mebibytes(plain)}, less than {LAYERS} blocks need",
+            plain > 12 * layers * unit,
+            f"without checkpointing the forward pass keeps {mebibytes(plain)}, less than {layers} blocks need",
             "Keep every activation with checkpoint_every=None.",
         )
         kept = [
@@ -136,15 +136,15 @@ class TestCheckpointing:
             if way.interval is not None
         ]
         rows = [
-            (str(every), run.held_bytes, kept_bytes(LAYERS, every, unit, plain).every_segment) for every, _, run in kept
+            (str(every), run.held_bytes, kept_bytes(layers, every, unit, plain).every_segment) for every, _, run in kept
         ]
         with (
             picturing(lambda: memory_bars("what the forward pass leaves, by interval", rows)),
-            recognising(lambda: kept_mistake(kept, unit, plain)),
+            recognising(lambda: kept_mistake(layers, kept, unit, plain)),
         ):
             for interval, input_gradient, run in kept:
-                require_kept(interval, input_gradient, run, unit, plain)
-                require_computed_again(interval, run, reply.runs[0], unit)
+                require_kept(layers, interval, input_gradient, run, unit, plain)
+                require_computed_again(layers, interval, run, reply.runs[0], unit)
         small_case, ways = small(generator), training_ways(generator)
         trained = train(submission, small_case, ways)
         # In a control experiment, only ways that go right if each block is a segment, which is the premises' interval.
@@ -302,8 +302,8 @@ class TestCheckpointing:
             hint=choice_cause("full_budget_refused"),
         )
 
-    def test_nonsense_refused(self, submission: Submission) -> None:
-        judge_refusals(submission, "checkpointing")
+    def test_nonsense_refused(self, submission: Submission, generator: InputGenerator) -> None:
+        judge_refusals(submission, generator, "checkpointing")
 
     def test_results_and_plot_saved(self, submission: Submission, generator: InputGenerator) -> None:
         # In four layers an interval fits into half of the peak, in one layer none does.

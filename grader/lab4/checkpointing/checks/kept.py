@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gradebox.run.assertions import Cause, mebibytes, require
-from grader.lab4.checkpointing.cases.draws import LAYERS
 from grader.lab4.checkpointing.cases.types import KeptBytes
 from grader.lab4.checkpointing.checks.trained import Trained
 from grader.lab4.checkpointing.mistakes import NO_GRADIENT
@@ -26,10 +25,10 @@ _KEPT: Mapping[KeptMistake, str] = {
 }
 
 
-def kept_mistake(kept: Sequence[tuple[int, bool, KeptBytes]], unit: float, plain: float) -> Cause | None:
+def kept_mistake(layers: int, kept: Sequence[tuple[int, bool, KeptBytes]], unit: float, plain: float) -> Cause | None:
     """The mistake that explains what is held with every interval."""
     graphs = [
-        abs(run.held_bytes - (kept_bytes(LAYERS, interval, unit, plain).every_segment if needed else unit))
+        abs(run.held_bytes - (kept_bytes(layers, interval, unit, plain).every_segment if needed else unit))
         < (1.3 if needed else 0.5) * unit
         for interval, needed, run in kept
     ]
@@ -40,18 +39,18 @@ def kept_mistake(kept: Sequence[tuple[int, bool, KeptBytes]], unit: float, plain
         return all(
             abs(run.held_bytes - expected) <= 1.3 * unit + 0.03 * expected
             for interval, needed, run in kept
-            for expected in [kept_with(mistake, LAYERS, interval, unit, plain, input_gradient=needed)]
+            for expected in [kept_with(mistake, layers, interval, unit, plain, input_gradient=needed)]
         )
 
     mistake = next((mistake for mistake in KEPT_MISTAKES if explains(mistake)), None)
     return None if mistake is None else Cause(f"kept bytes: {mistake}", _KEPT_HINT, mistake=_KEPT[mistake])
 
 
-def require_kept(interval: int, input_gradient: bool, run: KeptBytes, unit: float, plain: float) -> None:
+def require_kept(layers: int, interval: int, input_gradient: bool, run: KeptBytes, unit: float, plain: float) -> None:
     """Fail unless a forward pass keeps the inputs of segments alone; without checkpointing it keeps `plain` bytes."""
     # One tensor per segment and the output, the model's own input aside. Room for a copy of that input. Or the last
     # segment kept as a whole. Bugs measured: first segment only, 10 times as much; interval ignored, 3 times; none, 20.
-    expected = kept_bytes(LAYERS, interval, unit, plain)
+    expected = kept_bytes(layers, interval, unit, plain)
     fits = any(
         abs(run.held_bytes - held) <= 1.3 * unit + 0.03 * (held - expected.every_segment)
         for held in (expected.every_segment, expected.all_but_last)
@@ -71,9 +70,9 @@ def require_kept(interval: int, input_gradient: bool, run: KeptBytes, unit: floa
     )
 
 
-def require_computed_again(interval: int, run: KeptBytes, plain: KeptBytes, unit: float) -> None:
+def require_computed_again(layers: int, interval: int, run: KeptBytes, plain: KeptBytes, unit: float) -> None:
     """Fail unless backward computes what was not kept, and nothing was sent to the host instead."""
-    again = plain.forward_flops * kept_bytes(LAYERS, interval, unit, 0.0).computed_again
+    again = plain.forward_flops * kept_bytes(layers, interval, unit, 0.0).computed_again
     least = 0.99 * plain.backward_flops + SOME_AGAIN * again
     require(
         run.backward_flops >= least,

@@ -240,8 +240,8 @@ class TestScript:
             "Keep numbers, not tensors with a graph.",
         )
 
-    def test_nonsense_refused(self, submission: Submission) -> None:
-        judge_refusals(submission, "oom")
+    def test_nonsense_refused(self, submission: Submission, generator: InputGenerator) -> None:
+        judge_refusals(submission, generator, "oom")
 
     @requires("fits_in_24_gb", "retry_halves_the_micro_batch")
     def test_results_saved(self, submission: Submission) -> None:
