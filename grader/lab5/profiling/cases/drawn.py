@@ -155,21 +155,22 @@ def tuned(generator: InputGenerator) -> Tuned:
         {"batch_size": batch, "num_workers": workers, "pin_memory": pinned, "log_every": 1}
         for batch, workers, pinned in rows
     ]
+    # When it begins, the workers' first batches are waiting; then they come as they are made.
+    warmup, steps = generator.integer(5, 7), generator.integer(8, 12)
     maker = MakerCase(
         width=512,  # kernels that outlast their launches, so that the device lags behind
         layers=generator.integer(6, 9),
         decode_seconds=generator.uniform(2e-6, 3e-6),
         too_large=1 << 14,
         late_batch=rows[0][0],
-        # The second is of those that are timed, and not of the untimed ones, however these two are exchanged; the first
-        # is timed by who warms up for 3 steps, as if nothing were asked for.
-        late_steps=[4, 8],
-        late_seconds=generator.uniform(0.1, 0.15),
+        # The last of those that are not timed, and the first of those that are: who warms up for another number of
+        # steps, as for that of the timed ones, times both or neither.
+        late_steps=[warmup - 1, warmup],
+        late_seconds=generator.uniform(0.15, 0.2),
         slow_batch=rows[0][0],
         slow_seconds=generator.uniform(0.05, 0.07),
     )
-    # When it begins, the workers' first batches are waiting; then they come as they are made.
-    return Tuned(maker=maker, settings=settings, steps=10, warmup=6)
+    return Tuned(maker=maker, settings=settings, steps=steps, warmup=warmup)
 
 
 def reference_of(inputs: Tuned) -> TunedReference:
