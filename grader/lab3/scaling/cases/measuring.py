@@ -126,13 +126,13 @@ SPACES = (
         probes=(Measured.probe,),
         cases=lambda request: [{**request.params, "ranks": request.ranks, "slow": bool(request.conditions)}],
         dimensions=(
-            Dimension("ranks", ("1", "2", "4"), lambda case: str(case["ranks"])),
+            Dimension("ranks", ("1", "2", "3"), lambda case: str(case["ranks"])),
             KIND,
             Dimension("a slow GPU", ("no", "yes"), lambda case: "yes" if case["slow"] else "no"),
         ),
         apart={
             ("ranks=1", "a slow GPU=no"): "a slow GPU that is alone is a GPU",
-            ("ranks=4", "a slow GPU=yes"): "ranks wait for a slow one on two ranks as on four",
+            ("ranks=3", "a slow GPU=yes"): "ranks wait for a slow one on two ranks as on three",
         },
     ),
     Space(
@@ -169,12 +169,12 @@ def steps(
     that are timed takes a time of its own.
     """
     generator = generator.shared(f"lab3.steps.{ranks}.{kind}.{uneven}")
-    width, layers, batch = 64 * generator.integer(24, 32), generator.integer(3, 5), 64 * generator.integer(3, 6)
+    width, layers, batch = 64 * generator.integer(24, 32), generator.integer(3, 5), 48 * generator.integer(4, 8)
     if kind == "weak":
         batch += 1  # nothing is shared
     load = generator.uniform(0.5e-3, 1.5e-3)
     slow, factor = generator.integer(0, ranks - 1), generator.uniform(2.0, 4.0)
-    timed, warmup = 7, generator.integer(5, 6)
+    timed, warmup = 7, generator.integer(3, 4)
     loads = [load * generator.uniform(1.0, 3.0) if uneven else load for _ in range(ranks)]
     ratios = _waits(generator, timed)
     first = []
@@ -200,7 +200,7 @@ def steps(
 
 def calls(generator: InputGenerator) -> list[Call]:
     """Both kinds of scaling: on two processes and on one, and on one alone with fewer steps."""
-    batch, steps = 2 * generator.integer(1, 3), generator.integer(3, 4)
+    batch, steps = 2 * generator.integer(1, 3), generator.integer(2, 3)
     many, few = generator.shuffled(KINDS)
     return [
         {"world_sizes": [2, 1], "kind": many, "batch_size": batch, "steps": steps, "device": "cuda"},
