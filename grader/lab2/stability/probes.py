@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import itertools
 import math
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
@@ -306,9 +307,7 @@ def refused(student: Student, inputs: Refused) -> RefusedReply:
 
 def _scale_options(module: ModuleType, settings: ScaleSettings | None) -> dict[str, object]:
     """The argument `loss_scale`, if there are settings for one."""
-    if settings is None:
-        return {}
-    return {"loss_scale": made(module.DynamicLossScale, "DynamicLossScale()", **settings)}
+    return {} if settings is None else {"loss_scale": made(module.DynamicLossScale, "DynamicLossScale()", **settings)}
 
 
 def unstable(student: Student, inputs: Unstable) -> UnstableReply:
@@ -324,7 +323,8 @@ def _trained_on_digits(student: Student, inputs: Unstable, case: GainCase) -> Ga
     model = module.UnstableModel(case.gain).to(student.device)
     note, noted = notes()
     before = _loss(model, images)
-    handle = model.register_forward_pre_hook(function(lambda model, _: note(tuple(flat(model)))))
+    # As one value each: thousands of numbers take long to note.
+    handle = model.register_forward_pre_hook(function(lambda model, _: note(array("d", flat(model)).tobytes())))
     options = _scale_options(module, case.scale)
     # SGD: to Adam a gradient that was never unscaled looks like any other. At 0.2 outputs stay below 3; from 4 on,
     # the smallest gain that is to be trained in float16 (2^-14) would make them infinite.
@@ -332,10 +332,10 @@ def _trained_on_digits(student: Student, inputs: Unstable, case: GainCase) -> Ga
     loader = batches(images, labels, inputs.sizes)
     run = module.train_unstable(model, loader, case.epochs, optimizer=optimizer, **in_dtype(case.dtype), **options)
     handle.remove()
-    states = [*noted(), tuple(flat(model))]
+    states: list[bytes] = [*noted(), array("d", flat(model)).tobytes()]
     return GainRun(
         result=fields(run, StabilityRun, "train_unstable()"),  # type: ignore[arg-type]
-        finite=all(math.isfinite(value) for state in states for value in state),
+        finite=all(math.isfinite(value) for state in states for value in array("d", state)),
         moves=sum(earlier != later for earlier, later in itertools.pairwise(states)),
         names=[name for name, _ in model.named_parameters()],
         before=before,
