@@ -174,17 +174,18 @@ def saved(student: Student, inputs: Saved) -> SavedReply:
 
     And the work in products of this pass and of its backward pass.
     """
-    runs = []
-    for way in inputs.ways:
+    runs: list[KeptBytes] = []
+    for way in reversed(inputs.ways):
         with torch.device(student.device):
             model = _build(student, inputs.case, way.interval)
         data = _input(inputs.case, torch.float32).to(student.device).requires_grad_(way.input_gradient)
-        first = _run(student, model, data).sum()
-        if first.requires_grad:
-            run_backward(first, of=_MODEL)  # first use of the libraries
-        del first
-        model.zero_grad(set_to_none=True)
-        data.grad = None
+        if not runs:  # first use of the libraries; of this model, what a second pass keeps is measured
+            first = _run(student, model, data).sum()
+            if first.requires_grad:
+                run_backward(first, of=_MODEL)
+            del first
+            model.zero_grad(set_to_none=True)
+            data.grad = None
         own = {exact(parameter, "a parameter").untyped_storage()._cdata for parameter in model.parameters()}
         pack, packed = _packing()
         memory, begun = memory_since_now(student.gpu), None if student.gpu is None else mark(student.gpu)
@@ -199,14 +200,15 @@ def saved(student: Student, inputs: Saved) -> SavedReply:
                 run_backward(output.sum(), of=_MODEL)
             backward_flops = products.flops()
         kept = {storage: size for storage, size in packed() if storage not in own}
-        runs.append(
+        runs.insert(
+            0,
             KeptBytes(
                 held_bytes=held,
                 copied_bytes=copied,
                 forward_flops=forward_flops,
                 backward_flops=backward_flops,
                 saved_bytes=sum(kept.values()),
-            )
+            ),
         )
         del output
         model.zero_grad(set_to_none=True)

@@ -63,7 +63,7 @@ def small(generator: InputGenerator) -> Model:
 
 def long(generator: InputGenerator) -> Model:
     """A transformer of many layers and a long input, so that what is kept of it shows."""
-    layers = generator.shared("lab4.layers").shuffled([number for number in range(10, 16) if _dividing(number)])[0]
+    layers = generator.shared("lab4.layers").shuffled([number for number in range(8, 16) if _dividing(number)])[0]
     model = replace(by_default(generator), layers=layers, batch=4, length=generator.odd(61, 81))
     return replace(model, options=("checkpoint_every",))
 
