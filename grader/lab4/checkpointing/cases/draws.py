@@ -73,8 +73,8 @@ def _dividing(layers: int) -> list[int]:
     return [every for every in range(2, layers // 3 + 1) if layers % every == 0 and abs(layers // every - every) > 1]
 
 
-BY_DEFAULT = [Way(1, True), Way(1, False), Way(1, False, 2)]
-"""The interval that a model has by default; with both kinds of input, and two forward passes before one backward."""
+BY_DEFAULT = [Way(1, True), Way(1, False, 2)]
+"""The interval that a model has by default, with both kinds of input; one has two forward passes before backward."""
 _INTERVALS = ("None", "1", "2", "3", "4")
 
 
