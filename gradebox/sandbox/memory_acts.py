@@ -6,8 +6,6 @@ that may well be harmless is not (`audit.py` notes it). Not for how the events c
 
 from __future__ import annotations
 
-import _imp
-import importlib
 import os
 import re
 from types import FrameType
@@ -43,9 +41,6 @@ _MEMORY = re.compile(r"/proc/(self|thread-self|\d+)/(task/\d+/)?mem")
 _interface = np.ndarray.__dict__["__array_interface__"].__get__
 _base = np.ndarray.__dict__["base"].__get__
 _strided = as_strided.__code__
-_REMOVED = importlib._bootstrap._call_with_frames_removed.__code__  # type: ignore[attr-defined]
-_LOADS = (_imp.create_dynamic, _imp.exec_dynamic)
-"""By these Python imports extensions, and only those of libraries: the sandbox lets no submission load its own."""
 _DUMMIES = "/numpy/lib/_function_base_impl.py"
 """Makes arrays of which only the shape counts."""
 
@@ -81,8 +76,6 @@ def act_of(
         return None if _is_library(frame, ours) else _by(f"the function {first} in C", frame, ours)
     by_ctypes = frame is not None and _is_of_ctypes(frame, ours)
     frame = _above_ctypes(frame, ours)
-    if _is_extension_imported(frame, ours):
-        return None
     if first == KIND:
         return None if _is_imported(frame, ours) or by_ctypes else _by(first, frame, ours)
     names = (first,) if event == CALL else _ASKING.get(event, ())
@@ -123,14 +116,6 @@ def _is_imported(frame: FrameType | None, ours: TrustedCode) -> bool:
             return True
         frame = frame.f_back
     return False
-
-
-def _is_extension_imported(frame: FrameType | None, ours: TrustedCode) -> bool:
-    """Whether a library's extension does it while it is imported: code in C has no frame that could name a function."""
-    if frame is None or frame.f_code is not _REMOVED or not _is_library(frame, ours):
-        return False
-    called = frame.f_locals.get("f")
-    return any(called is function for function in _LOADS)
 
 
 def _above_ctypes(frame: FrameType | None, ours: TrustedCode) -> FrameType | None:
