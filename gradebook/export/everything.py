@@ -268,10 +268,11 @@ def _of_nobody(class_view: view.View, folder: Path) -> list[str]:
     lost = sorted(unit for unit, of_unit in marks.load_all(folder).items() if of_unit and unit not in names)
     if not lost:
         return []
-    shown = f"{', '.join(lost[:5])}{f' and {len(lost) - 5} more' if len(lost) > 5 else ''}"
+    meant = {name: units.key_of(line.student, "") for line in class_view.lines for name in (line.student, line.label)}
+    remedy = next((f"For {unit!r} write unit = {meant[unit]!r}. " for unit in lost if unit in meant), "")
     return [
-        f"marks for whom the class does not have, so they count for nothing: {shown}. A student keeps the key if the "
-        "roster shows who it is (by ID, SIS ID, address); a team needs its old name"
+        f"marks for whom the class does not have, so they count for nothing: {text_files.some(lost)}. {remedy}A "
+        "student keeps the key if the roster shows who it is (by ID, SIS ID, address); a team needs its old name"
     ]
 
 

@@ -109,6 +109,10 @@ def test_the_list_names_marks_that_count_for_nothing(small_class: SmallClass) ->
     said = " ".join(run.output.split())
     assert "has no criterion 'figures', for which 1 submission has marks" in said
     assert "marks for whom the class does not have, so they count for nothing: student bob" in said
+    assert "write unit" not in said
+    (manual / "marks" / "y.toml").write_text(f'unit = "ada"\n[[mark]]\ncriterion = "discussion"\n{mark}')
+    run = CliRunner().invoke(grader_app, ["manual", "list", str(small_class.out)])
+    assert "nothing: ada, student bob. For 'ada' write unit = 'student ada'. A" in " ".join(run.output.split())
 
 
 @pytest.fixture
