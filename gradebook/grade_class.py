@@ -284,7 +284,11 @@ class _Run:
                 f"note: no longer in the class, because these submissions do not have them: {text_files.some(lost)}. "
                 "Give all submissions each time, or a roster"
             )
-        return [self._or_kept(student, known.get(student.student), here) for student in named]
+        reasons: dict[str, list[str]] = {}
+        taken = [self._or_kept(student, known.get(student.student), here, reasons) for student in named]
+        for reason, names_of in reasons.items():
+            self._progress.say(f"{text_files.some(names_of, most=20)}: {reason}")
+        return taken
 
     def _with_former_name(self, student: Student) -> Student:
         """The student; with the name of an earlier roster, if this one does not have them any more."""
@@ -312,8 +316,10 @@ class _Run:
         ]
         return unknown_names.with_extensions(self.settings, identity.Directory(students, self._known), strict=False)
 
-    def _or_kept(self, student: Student, earlier: Student | None, here: Collection[str | None]) -> Student:
-        """The student; where nothing could be fetched or found, with what an earlier run took in, and word of it.
+    def _or_kept(
+        self, student: Student, earlier: Student | None, here: Collection[str | None], reasons: dict[str, list[str]]
+    ) -> Student:
+        """The student; where nothing could be fetched or found, with what an earlier run took in, and why in `reasons`.
 
         `here` are the contents that were found: what a student had as a member of a team is still the team's.
         """
@@ -323,7 +329,7 @@ class _Run:
             student = replace(student, reason="handed in before, and is not in these submissions")
         elif student.status not in ("could_not_fetch", "no_repository"):
             return student
-        self._progress.say(f"{student.student}: {student.reason}")
+        reasons.setdefault(student.reason, []).append(student.student)
         if earlier is None or earlier.content is None or not self._store.path(earlier.content).is_dir():
             return student
         when = f" of {earlier.taken_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC" if earlier.taken_at else ""

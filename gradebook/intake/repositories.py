@@ -160,7 +160,7 @@ class Repository:
                 what = "there is no such folder, and an address elsewhere begins like https:// or git@SERVER:"
                 raise CouldNotFetch(f"no repository at {shown(address)}: {what}", nowhere=True)
             if "file" not in protocols:
-                what = "it is on this machine, and [git] protocols in class.toml does not hold 'file'"
+                what = "it is on this machine: add 'file' to protocols of [git] in class.toml"
                 raise CouldNotFetch(f"no repository at {shown(address)} that we may read: {what}", nowhere=True)
             if not is_repository(folder):
                 raise CouldNotFetch(f"no repository at {shown(address)}: the folder is none", nowhere=True)

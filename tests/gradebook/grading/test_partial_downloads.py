@@ -44,7 +44,7 @@ def test_who_handed_in_before_keeps_the_grade_until_a_person_decides(small_class
     scores = {row.student: row.score for row in first.students}
     assert {row.student: row.score for row in second.students} == {**scores, "dan": second.students[-1].score}
     assert [row.student for row in second.students if row.outdated] == ["ada", "bob", "cleo"]
-    assert "ada: handed in before, and is not in these submissions" in said
+    assert "ada, bob, cleo: handed in before, and is not in these submissions" in said
     listed = CliRunner().invoke(app, ["review", str(small_class.out)])
     assert listed.exit_code == 3
     assert "older work counts" in listed.output
