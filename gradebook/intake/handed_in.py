@@ -161,14 +161,15 @@ def passed_over(source: Path) -> list[str]:
 
 def not_here(name: str) -> tuple[str, str]:
     """What something that was `passed_over` stands for, and why that is not here itself; two empty texts if it is."""
-    if name.endswith(_LINK):
-        place = name.removesuffix(_LINK)
+    if (place := name.removesuffix(_LINK)) != name:
         return place, f"{place!r} is a link, and links are not followed: put the folder or file itself there"
     if match := _IN_A_CLOUD.fullmatch(name):
         return match["name"], f"{match['name']!r} is in iCloud, and not on this machine: download it there first"
     path = Path(name)
     if path.suffix.lower() in _UNFINISHED:
         return path.stem, f"{name!r} is not downloaded to its end: wait for the browser, or download it again"
+    if path.suffix.lower() in not_counted.SHORTCUTS:
+        return path.stem, f"{name!r} is a shortcut, without the work itself: get it from where the shortcut leads"
     return "", ""
 
 

@@ -42,7 +42,7 @@ _COPY = re.compile(
     re.IGNORECASE,
 )
 """How browsers, Windows, macOS and Google Drive call a second file of one name, in some languages."""
-_SHORTCUTS = (".lnk", ".url", ".webloc", ".desktop", ".gdoc", ".gsheet", ".gslides", ".icloud")
+SHORTCUTS = (".lnk", ".url", ".webloc", ".desktop", ".gdoc", ".gsheet", ".gslides", ".icloud")
 _MISNAMED = re.compile(r".+\.(?!py$)[pP][yY]|.+\.py\.(?:txt|docx?|rtf|bak|old|orig|save|download)")
 """Code that no import finds: Windows hides endings, and some editors and mail programs add one."""
 _REPORT_WORD = re.compile(r"(?<![^\W_])report(?![^\W\d_])", re.IGNORECASE)
@@ -120,7 +120,7 @@ def _kind(path: str, has_report: bool) -> str:
     """What this file is that nothing reads; empty where it is ordinary. `has_report`: its folder's report is read."""
     file = PurePosixPath(path)
     suffix = file.suffix.lower()
-    if suffix in _SHORTCUTS and not file.name.startswith("._") and "__MACOSX" not in file.parts:
+    if suffix in SHORTCUTS and not file.name.startswith("._") and "__MACOSX" not in file.parts:
         return _SHORTCUT
     if file.name in _GRADES or any(part.startswith((".", "__MACOSX", _OPEN)) for part in file.parts):
         return ""

@@ -46,6 +46,8 @@ def reviewed(small: SmallClass, *decision: str) -> tuple[int, str]:
         ("zoe.zip.crdownload", "'zoe.zip.crdownload' is not downloaded to its end"),
         ("Zoë Müller.zip.part", "'Zoë Müller.zip.part' is not downloaded to its end"),
         (".zoe.zip.icloud", "'zoe.zip' is in iCloud, and not on this machine"),
+        ("zoe.url", "'zoe.url' is a shortcut, without the work itself"),
+        ("Zoë Müller.gdoc", "'Zoë Müller.gdoc' is a shortcut, without the work itself"),
         ("zoe_walks.py", "'zoe_walks.py' is among the submissions, and may be theirs"),
         ("Muller-Zoe.txt", "'Muller-Zoe.txt' is among the submissions, and may be theirs"),
     ],
