@@ -43,9 +43,9 @@ def result_of(student: Student, outside: Sequence[str], settings: Settings, now:
         reason = f"nothing was handed in so far, and the extension until {settings.local(until):%Y-%m-%d %H:%M %Z} runs"
         return replace(result, score=None, withheld=True, reason=reason)
     if student.submitted_at is not None:
-        at = f"{settings.local(student.submitted_at):%Y-%m-%d %H:%M}"
         elsewhere = f": {_may_be_theirs(student, outside)}" if outside else ""
-        reason = f"handed in at {at}, by the roster or a table, and nothing of it is in these submissions{elsewhere}"
+        # Without the time, which the result has: so many students may have one line.
+        reason = f"the roster or a table has a time of submission, and the work is not in these submissions{elsewhere}"
         return replace(result, score=None, withheld=True, reason=reason, submitted_at=student.submitted_at)
     if doubtful_rows.may_be_test_student(student.name, student.columns):
         return replace(result, score=None, withheld=True, reason="it may be the Test Student of Canvas: remove the row")
