@@ -279,7 +279,7 @@ def _ends_on_gpus(submission: Submission, generator: InputGenerator) -> bool:
 
 def _require_saved(submission: Submission, device: str) -> None:
     """Fail unless the program saves the points of both kinds, and a picture."""
-    arguments = ["--world-sizes", "1,2", "--batch-size", "32", "--steps", "1", "--device", device]
+    arguments = ["--world-sizes", "1,2", "--batch-size", "32", "--steps", "2", "--device", device]
     what = f"python -m labs.{SCALING} {' '.join(arguments)}"
     reply = submission.probe(Program(module=SCALING, argv=arguments), device="cpu")
     rows = picture_and_json(reply, f"python -m labs.{SCALING}")
