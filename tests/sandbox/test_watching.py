@@ -190,6 +190,7 @@ def test_a_look_at_what_moves_bytes_is_noted_whoever_imported_it(sandbox: Sandbo
         ("beyond_an_array", "an array of NumPy at an address at addresses.py:"),
         ("beyond_an_array_by_a_library", "an array of NumPy at an address at addresses.py:"),
         ("by_pynvml", "memmove at addresses.py:"),
+        ("by_what_imports_extensions", "cast at addresses.py:"),
         ("by_a_type_of_an_array", "ctypes.cdata at addresses.py:"),
         ("by_a_thread", "memmove"),
         ("by_a_weak_pointer", "_new_with_weak_ptr at addresses.py:"),
@@ -213,6 +214,11 @@ def test_memory_of_ones_own_is_looked_at_without_a_note(sandbox: Sandbox) -> Non
     reply = call(sandbox, "addresses", "of_its_own")
     assert (reply.kind, reply.notes) == ("ok", ()), reply.first
     assert reply.value == {"returned": [[3, 2], [3, 2], [3], [3], True]}
+
+
+def test_an_extension_of_a_library_is_imported_without_a_note(sandbox: Sandbox) -> None:
+    reply = call(sandbox, "addresses", "of_an_extension")
+    assert (reply.value, reply.notes) == ({"returned": 6.0}, ()), reply.first
 
 
 def test_sparse_tensors_and_storages_without_bytes_are_ones_own(sandbox: Sandbox) -> None:

@@ -47,6 +47,21 @@ def beyond_an_array_by_a_library():
     return seen[0].shape[0]
 
 
+def by_what_imports_extensions():
+    import importlib
+
+    return importlib._bootstrap._call_with_frames_removed(__import__("ctypes").cast, id(gc), gc.__class__) is None
+
+
+def of_an_extension():
+    """Imported by nobody before, it asks `ctypes` for functions, without a frame of Python's."""
+    import scipy.signal
+    import scipy.special
+    import scipy.stats
+
+    return float(scipy.special.gamma(4.0))
+
+
 def by_pynvml():
     import numpy as np
     import pynvml
