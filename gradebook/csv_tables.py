@@ -31,6 +31,7 @@ _END = "\x1eend of the table\x1e"
 """A row that is put behind the last one: it is a row of its own unless a quote was never closed."""
 _KEPT = re.compile(r"""="([^"]*)"|'([^\s']+)""")
 """How people keep spreadsheets from making numbers and formulas of a word: `="00123"`, `'00123`."""
+_IN_ONE_CELL = re.compile(r"\w[,;\t]\w|\w {2,}\w")
 _ADDRESS = re.compile(r"\bhttps?:/")
 _WORD = re.compile(r"[\w.@+-]+")
 _ENCODINGS = (
@@ -93,6 +94,11 @@ def read(path: Path, texts: Collection[str] = ()) -> Table:
     line = first
     try:
         titles = tuple(title.strip() for title in next(lines, []))
+        if len(titles) == 1 and _IN_ONE_CELL.search(titles[0]):
+            raise TableError(
+                f"{path}, line {first}: all titles are in one cell, {titles[0][:_SHOWN]!r}: set cells apart by commas, "
+                "and put no quotes around a whole line"
+            )
         rows = []
         line = first + lines.line_num
         for cells in lines:

@@ -415,6 +415,13 @@ def test_one_identifier_in_two_rows_of_two_names_names_both(tmp_path: Path) -> N
         roster(tmp_path, "github_username,name\nada-l,Ada\nada-l,Bob\n")
 
 
+@pytest.mark.parametrize("text", ['"student,name"\n"ada,Ada"\n', "student   name\nada   Ada\n"])
+def test_titles_in_one_cell_are_named(tmp_path: Path, text: str) -> None:
+    with pytest.raises(RosterError, match=r"line 1: all titles are in one cell, .*: set cells apart by commas"):
+        roster(tmp_path, text)
+    assert roster(tmp_path, "student\nada\n").entries
+
+
 def test_zeros_that_excel_was_made_to_keep_are_kept(tmp_path: Path) -> None:
     people = roster(tmp_path, 'student,name\n"=""00123""",Ada\n="00124",Bob\n\'00125,\'t Hooft\n\'-x,O\'Neil\n')
     assert [entry.student for entry in people.entries] == ["00123", "00124", "00125", "-x"]
