@@ -5,6 +5,7 @@ Imports nothing of `grader`: samples and losses of this module are handed to sub
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import errno
 import os
@@ -31,15 +32,23 @@ GPU_TIMEOUT_SECONDS = 30.0
 class Indexed(Dataset[tuple[Tensor, Tensor]]):
     """Samples by number, which fail where they are told to."""
 
-    def __init__(self, inputs: Tensor, targets: Tensor, *, broken: int | None = None, damage: str = "damaged") -> None:
-        self.inputs, self.targets, self.broken, self.damage = inputs, targets, broken, damage
+    def __init__(
+        self,
+        inputs: Tensor,
+        targets: Tensor,
+        *,
+        broken: int | None = None,
+        damage: str = "damaged",
+        error: str = "LookupError",
+    ) -> None:
+        self.inputs, self.targets, self.broken, self.damage, self.error = inputs, targets, broken, damage, error
 
     def __len__(self) -> int:
         return len(self.inputs)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         if index == self.broken:
-            raise LookupError(f"sample {index} is {self.damage}")
+            raise getattr(builtins, self.error)(f"sample {index} is {self.damage}")
         return self.inputs[index], self.targets[index]
 
 

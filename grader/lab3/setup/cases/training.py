@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from gradebox.sandbox import Request
 
 TRAIN_TWO_HEADS = f"{DEBUGGING}.train_two_heads"
+ERRORS = (
+    *("ArithmeticError", "AssertionError", "BufferError", "EOFError"),
+    *("NameError", "OSError", "ReferenceError", "ValueError"),
+)
+"""What a data set may raise: nothing that a loader, or Python itself, takes for something else."""
 _FACTORS = 64
 """Forward passes whose inputs a model multiplies by a number of its own; more than any of these trainings makes."""
 
@@ -123,6 +128,8 @@ class Train(ProbeInputs[TrainReply], probe="lab3.setup.training.train"):
     """The sample that cannot be read."""
     damage: str = "damaged"
     """What the error then says of it."""
+    error: str = "LookupError"
+    """The built-in exception that this error is."""
     late_seconds: float = 0.0
     """How much later than the others the last rank calls."""
     patience: float = 0.0
@@ -282,7 +289,7 @@ def main_training(generator: InputGenerator) -> Train:
     samples = _samples(generator, row, 2, 4)
     tests = generator.integer(10, 20) if classes else 0
     options: Options = {
-        "epochs": 3,
+        "epochs": generator.integer(5, 7),
         "batch_size": 4,
         "learning_rate": generator.uniform(0.03, 0.05),
         "momentum": momentum if row["momentum"] == "yes" else 0.0,

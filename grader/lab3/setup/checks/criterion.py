@@ -23,7 +23,15 @@ from gradebox.sandbox import Limits
 from grader.lab3.setup.cases import joining
 from grader.lab3.setup.cases.evaluation import Evaluate, Evaluation, EvaluationReply, evaluations
 from grader.lab3.setup.cases.joining import Join, Meeting, Setup, SetupReply
-from grader.lab3.setup.cases.training import OnCpu, Train, TrainReply, main_training, opposite_training, script_training
+from grader.lab3.setup.cases.training import (
+    ERRORS,
+    OnCpu,
+    Train,
+    TrainReply,
+    main_training,
+    opposite_training,
+    script_training,
+)
 from grader.lab3.setup.checks.draws import require_own_draws
 from grader.lab3.setup.checks.evaluation import require_counted, require_divided
 from grader.lab3.setup.checks.joining import (
@@ -36,6 +44,7 @@ from grader.lab3.setup.checks.joining import (
     timed_out,
 )
 from grader.lab3.setup.checks.programs import require_trained_program
+from grader.lab3.setup.checks.shuffling import require_shuffled
 from grader.lab3.setup.checks.training import (
     TIMEOUT,
     TIMEOUT_UNIT,
@@ -63,20 +72,6 @@ from grader.shared.results import require_result
 SHARES = "Let a DistributedSampler with this rank's number give it its own share of every epoch; drop nothing."
 _SCRIPT = "lab3.setup.debugged_script_trains_right"
 _SCRIPT_ENDS = "lab3.setup.debugged_script_ends"
-_HINT_EPOCH = "Call sampler.set_epoch(epoch) before each epoch."
-_RESHUFFLED = "lab3.setup.reshuffled_each_epoch"
-NO_SET_EPOCH = Cause(
-    "no_set_epoch",
-    _HINT_EPOCH,
-    _RESHUFFLED,
-    mistake="The sampler never gets the number of the epoch, so every epoch has the same samples in the same order",
-)
-NOT_SHUFFLED = Cause(
-    "not_shuffled",
-    "Let the sampler shuffle by seed and epoch: DistributedSampler(..., shuffle=True, seed=seed), set_epoch(epoch).",
-    _RESHUFFLED,
-    mistake="The samples are never shuffled: each epoch has the same order, whatever the seed",
-)
 _ERRORS_HINT = "Let errors pass through to the caller unchanged, on every rank."
 SWALLOWED = Cause(
     "error_swallowed",
@@ -310,35 +305,7 @@ class TestSetup:
         if len(replies[0].again) < len(case.again):
             replies = submission.rank_probe(case, case.ranks, device="cpu")  # which fails, and says why
         shared = "shards_disjoint_and_complete" not in without  # else only the order of each rank's samples is judged
-        for rank, reply in enumerate(replies):
-            shares = epochs_of(reply, epochs)
-            what = f"train(), rank {rank}"
-            hint: str = _HINT_EPOCH
-            orders = {tuple(share) for share in shares}
-            if len(orders) == 1:
-                drawn = [number for batch in reply.again[1].samples for number in batch]
-                hint = NOT_SHUFFLED if drawn[: len(shares[0])] == shares[0] else NO_SET_EPOCH
-            require(len(orders) == len(shares), f"{what}: the same samples in the same order in two epochs", hint)
-            members = {frozenset(share) for share in shares}
-            require(
-                len(members) == len(shares) or not shared, f"{what}: the same share of the samples in two epochs", hint
-            )
-        for rank, reply in enumerate(replies):
-            first = epochs_of(reply, epochs)[0]
-            same, other = (
-                [number for batch in training.samples[: len(reply.samples) // epochs] for number in batch]
-                for training in reply.again
-            )
-            what = f"train(), rank {rank}: the first epoch's share"
-            require(
-                bool(same and other),
-                f"train(), rank {rank}: a model that was in evaluation mode before was not trained in training mode",
-                "Call model.train() before the first epoch.",
-            )
-            hint = "Draw the shares from seed and epoch alone: DistributedSampler(..., seed=seed)."
-            taken = set if shared else list
-            require(taken(same) == taken(first), f"{what} differs in two trainings with the same seed", hint)
-            require(taken(other) != taken(first), f"{what} is the same with another seed", hint)
+        require_shuffled(replies, epochs, shared=shared)
         require_own_draws(case, replies)
         require_followed(case, replies)
 
@@ -349,6 +316,7 @@ class TestSetup:
             case,
             broken=generator.integer(0, case.samples - 1),
             damage=mark,
+            error=generator.shuffled(ERRORS)[0],
             again=[],
             patience=0.0,
         )
@@ -357,8 +325,8 @@ class TestSetup:
         ends = [f"{error.type} ({error.message.strip()[:100]})" if error else "no error" for error in errors]
         late = all(errors) and any(error is not None and timed_out(error.message) for error in errors)
         require(
-            all(errors) and any(e is not None and e.type == "LookupError" and mark in e.message for e in errors),
-            f"a rank of train() met a sample that is {mark} (LookupError); rank 0 ended with {ends[0]}, rank 1 with "
+            all(errors) and any(e is not None and e.type == broken.error and mark in e.message for e in errors),
+            f"a rank of train() met a sample that is {mark} ({broken.error}); rank 0 ended with {ends[0]}, rank 1 with "
             f"{ends[1]}",
             CLEANUP_WAITS if late else SWALLOWED if not any(errors) else _ERRORS_HINT,
         )

@@ -91,7 +91,7 @@ def train(student: Student, inputs: Train) -> TrainReply:
     labels = inputs.targets.argmax(dim=1) if inputs.classes else inputs.targets.to(dtype)
     learned = inputs.samples
     samples = numbered(inputs.inputs[:learned]).to(dtype)
-    dataset = Indexed(samples, labels[:learned], broken=inputs.broken, damage=inputs.damage)
+    dataset = Indexed(samples, labels[:learned], broken=inputs.broken, damage=inputs.damage, error=inputs.error)
     extra: dict[str, object] = {} if inputs.classes else {"criterion": half_squares}
     if inputs.tests:
         extra["test_dataset"] = Indexed(numbered(inputs.inputs[learned:]).to(dtype), labels[learned:])
