@@ -368,8 +368,7 @@ def retry(student: Student, inputs: Retry) -> RetryReply:
 
 def _retried(student: Student, run: Callable[..., object], case: Attempts, too_much: int) -> RetryRun:
     """One call of the handler, and what it did."""
-    note, noted = notes()
-    numbers = itertools.count(1)
+    (note, noted), numbers = notes(), itertools.count(1)
     earlier: list[weakref.ref[Tensor]] = []
 
     @function
@@ -384,6 +383,7 @@ def _retried(student: Student, run: Callable[..., object], case: Attempts, too_m
         if case.cycle:
             own: list[object] = [activations]
             own.append(own)
+            gc.collect(1)  # what is left is old from now on, as most that a training step holds
         if micro_batch > case.fits:
             torch.empty(too_much, dtype=torch.uint8, device=student.device)
         if case.raises is not None:
