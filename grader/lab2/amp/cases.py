@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypedDict
@@ -212,16 +213,22 @@ def evaluate(generator: InputGenerator) -> tuple[Evaluate, dict[str, float]]:
     some = targets.copy()
     some[wrong] = (targets[wrong] + 1) % classes
     # One of the batches has one sample; no dtype given means float32.
+    rows = every_value(generator, EVALUATION.values(), 4)
+    # As many samples in smaller batches, of which some are wrong as well.
+    cuts = sorted(generator.shuffled(range(300, sizes[0] - 300, 100))[: generator.integer(1, 3)])
+    smaller = [end - begin for begin, end in itertools.pairwise([0, *cuts, sizes[0]])] + sizes[1:]
+    last = {**generator.shuffled(rows)[0], "right": "some", "sizes": "smaller"}
+    of_sizes = {"unequal": sizes, "one batch": [samples], "smaller": smaller}
     calls = [
         EvaluateCall(
             targets=row["right"],
-            sizes=sizes if row["sizes"] == "unequal" else [samples],
+            sizes=of_sizes[row["sizes"]],
             modes=row["modes"],
             device_given=row["device"] == "given",
             loader=row["batches"] == "a loader",
             dtype=None if row["dtype"] == NOT_GIVEN else row["dtype"],
         )
-        for row in every_value(generator, EVALUATION.values(), 4)
+        for row in (*rows, {**last, "sizes": "unequal"}, last)
     ]
     shares = {"all": 1.0, "some": 1 - len(wrong) / samples, "none": 0.0}
     return Evaluate(
