@@ -41,15 +41,17 @@ class Indexed(Dataset[tuple[Tensor, Tensor]]):
         damage: str = "damaged",
         error: str = "LookupError",
     ) -> None:
-        self.inputs, self.targets, self.broken, self.damage, self.error = inputs, targets, broken, damage, error
+        # Cut up once: to index a tensor for each sample takes longer than all else that is done with it.
+        self._samples = list(zip(inputs.unbind(), targets.unbind(), strict=True))
+        self.broken, self.damage, self.error = broken, damage, error
 
     def __len__(self) -> int:
-        return len(self.inputs)
+        return len(self._samples)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         if index == self.broken:
             raise getattr(builtins, self.error)(f"sample {index} is {self.damage}")
-        return self.inputs[index], self.targets[index]
+        return self._samples[index]
 
 
 def half_squares(outputs: Tensor, targets: Tensor) -> Tensor:
