@@ -41,9 +41,12 @@ def hiccups(generator: InputGenerator) -> list[list[Hiccup]]:
         first = generator.integer(0, DISTURBED - 2 * RUN)
         pairs.append((first, generator.integer(first + RUN, DISTURBED - RUN)))
     calls: list[list[Hiccup]] = []
-    for pair in generator.shuffled(pairs):
+    # From call to call twice or three times as slow, so that no limit leaves all of them out, and no median.
+    slower = generator.shuffled([generator.log_uniform(4.0, 5.0) * 2.5**step for step in range(len(pairs))])
+    for pair, factor in zip(generator.shuffled(pairs), slower, strict=True):
         slow, fast = generator.shuffled(pair)
-        calls.append([{"first": slow, "count": RUN, "factor": 200.0}, {"first": fast, "count": RUN, "factor": 0.05}])
+        quick = generator.log_uniform(0.05, 0.4)
+        calls.append([{"first": slow, "count": RUN, "factor": factor}, {"first": fast, "count": RUN, "factor": quick}])
     return calls
 
 
