@@ -85,6 +85,8 @@ def plain(value: Any) -> Any:
     JSON has no numbers that are not finite; they become the strings "NaN", "Infinity" and "-Infinity", as in the JSON
     of protocol buffers (https://protobuf.dev/programming-guides/json/).
     """
+    if value is None or type(value) in (str, int, bool):  # most of what there is
+        return value
     if is_dataclass(value) and not isinstance(value, type):
         values = {entry.name: getattr(value, entry.name) for entry in fields(value)}
         return {name: plain(item) for name, item in values.items() if item is not None}
