@@ -341,11 +341,12 @@ class StoppedReply:
 
 @dataclass(frozen=True, kw_only=True)
 class Stopped(ProbeInputs[StoppedReply], probe="lab5.pipeline.resuming.stopped"):
-    """A training, and places at which SIGTERM comes to rank `signalled`: each the number of a sample, by its name."""
+    """A training, and places at which SIGTERM comes to one rank: each the number of a sample, by its name."""
 
     training: Training
     places: dict[str, int]
-    signalled: int
+    signalled: dict[str, int]
+    """That rank, by the place."""
     kept: str
     """The name of a checkpoint in the middle of an epoch."""
     earlier: Checkpoint | None = None

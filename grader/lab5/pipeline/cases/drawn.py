@@ -174,20 +174,23 @@ def run_in_two_parts(generator: InputGenerator, dtype: str, ranks: int) -> Resum
     return Resume(training=_with_optimizer(drawn, row["optimizer"]), stop=shared.integer(1 + middle, 3), middle=middle)
 
 
-IN_AN_EPOCH, IN_THE_LAST_WINDOW = "in the middle of the first epoch", "in the last window"
+IN_AN_EPOCH, ONCE_MORE = "in the middle of the first epoch", "elsewhere in the first epoch"
+IN_THE_LAST_WINDOW = "in the last window"
 
 
 def stops(generator: InputGenerator, ranks: int) -> Stopped:
-    """A training that SIGTERM stops in the middle of an epoch, and in the last window of one."""
+    """A training that SIGTERM stops in the middle of an epoch, each rank once, and in the last window of one."""
     shared = generator.shared(f"lab5.sigterm{ranks}")
     drawn = training(shared, ranks=ranks, epochs=3, accumulation_steps=2, save_every_steps=2, keep_checkpoints=99)
     own, size = len(drawn.inputs) // ranks, drawn.batch_size
     # The last of five batches, a smaller one, is a window of its own.
-    places = {IN_AN_EPOCH: shared.integer(2, 3 * size), IN_THE_LAST_WINDOW: shared.integer(4 * size + 1, own)}
+    middle = {place: shared.integer(2, 3 * size) for place in (IN_AN_EPOCH, ONCE_MORE)[:ranks]}
+    places = {**middle, IN_THE_LAST_WINDOW: shared.integer(4 * size + 1, own)}
     each_epoch = drawn.steps_per_epoch(ranks)
     kept = 2 * shared.integer(1, 4)
     kept -= 2 * (kept % each_epoch == 0)
-    return Stopped(training=drawn, places=places, signalled=ranks - 1, kept=f"step-{kept:08d}.pt")
+    signalled = dict(zip(places, [*shared.shuffled(range(ranks)), shared.integer(0, ranks - 1)], strict=True))
+    return Stopped(training=drawn, places=places, signalled=signalled, kept=f"step-{kept:08d}.pt")
 
 
 def logged(generator: InputGenerator) -> list[tuple[int, Logged]]:

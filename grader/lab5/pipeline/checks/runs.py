@@ -153,13 +153,13 @@ def judge_stops(
         ),
     )  # fmt: skip
     size, batches = training.batch_size, training.batches(ranks)
-    windows = (inputs.places[cases.IN_AN_EPOCH] - 1) // size // 2 + 1
-    stops = {cases.IN_AN_EPOCH: 2 * windows, cases.IN_THE_LAST_WINDOW: batches}
+    # Of five batches the last is a window of its own.
+    stops = {place: min(2 * ((at - 1) // size // 2 + 1), batches) for place, at in inputs.places.items()}
     for rank, reply in enumerate(replies):
         require_equal(reply.received, 0, what=f"{on}: times that SIGTERM was not caught")
         for place, stopped_at in stops.items():
             at = reply.places[place]
-            what = f"{on}, SIGTERM to rank {inputs.signalled} {place}: rank {rank}"
+            what = f"{on}, SIGTERM to rank {inputs.signalled[place]} {place}: rank {rank}"
             complete = int(stopped_at == batches)
             require_equal(
                 [at.stopped["ended"], at.batches, len(at.stopped["epochs"])], ["signal", stopped_at, complete],
@@ -194,7 +194,7 @@ def _stopped(submission: Submission, inputs: Stopped, ranks: int) -> list[Stoppe
         except CheckFailed:
             raise failed from None
         raise CheckFailed(
-            f"fit() on {ranks} ranks comes to its end, and after SIGTERM to rank {inputs.signalled} alone it does not: "
+            f"fit() on {ranks} ranks comes to its end, and after SIGTERM to one of them alone it does not: "
             f"{failed.message}",
             STOPS_ALONE,
             answered=failed.answered,

@@ -195,7 +195,12 @@ def stopped(student: Student, inputs: Stopped) -> StoppedReply:
         with ranks_of(student):
             uninterrupted, expected, saved_before = _left_alone(student, inputs.training)
             places = {
-                place: _stopped_at(student, inputs, _own(student, f"stopped-{number}"), at)
+                place: _stopped_at(
+                    student,
+                    inputs.training,
+                    _own(student, f"stopped-{number}"),
+                    [at] if student.rank == inputs.signalled[place] else [],
+                )
                 for number, (place, at) in enumerate(inputs.places.items())
             }
         elsewhere = None
@@ -244,10 +249,10 @@ def _look_and_validate(parts: tuple[Callable[[], None], Callable[[], object]]) -
     return validate()
 
 
-def _stopped_at(student: Student, inputs: Stopped, folder: Path, at: int) -> StoppedRun:
-    """A `fit` that SIGTERM stops with the `at`-th sample, then a new trainer's `fit`."""
-    trainer_of = partial(make, student, folder, inputs.training, dropout=0.5, cleared=True)
-    first = trainer_of(at=[at] if student.rank == inputs.signalled else [])
+def _stopped_at(student: Student, training: Training, folder: Path, at: list[int]) -> StoppedRun:
+    """A `fit` that SIGTERM stops, to this rank with the `at`-th samples; then a new trainer's `fit`."""
+    trainer_of = partial(make, student, folder, training, dropout=0.5, cleared=True)
+    first = trainer_of(at=at)
     watched = Watched()
     watched.saving(first.trainer)
     seed(1 + student.rank)
