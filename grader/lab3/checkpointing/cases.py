@@ -55,6 +55,8 @@ class State:
     """A buffer of whole numbers."""
     rates: Array
     """Learning rates of the optimizer's groups."""
+    options: Array
+    """All numbers among the other options of these groups, by their names."""
     momentum: Array
     """Whatever the optimizer remembers of its steps."""
 
@@ -92,6 +94,8 @@ class Save(ProbeInputs[SaveReply], probe="lab3.checkpointing.save"):
     kind: Kind
     epoch: int
     rate: float
+    decay: float
+    """The optimizer's weight decay, by which its other options differ as well."""
     replicated: bool
     """Whether the model is in DistributedDataParallel; then rank 0 comes late, and is slow to collect its state."""
     disk_bytes: int = DISK_BYTES
@@ -329,6 +333,7 @@ def saved(generator: InputGenerator, *, replicated: bool) -> Save:
         kind=kind_of(generator, replicated=replicated),
         epoch=generator.shared("lab3.save").integer(3, 30),
         rate=generator.shared("lab3.rate").uniform(0.01, 0.02),
+        decay=generator.shared("lab3.decay").uniform(0.01, 0.05),
         replicated=replicated,
     )
 

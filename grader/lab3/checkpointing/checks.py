@@ -46,6 +46,20 @@ from grader.lab3.checkpointing.cases import (
     resumption,
     saved,
 )
+from grader.lab3.checkpointing.mistakes import (
+    AT_THE_END,
+    BEGINS_AGAIN,
+    EACH_EPOCH,
+    EARLIER_STEPS_COUNTED,
+    EPOCHS,
+    EPOCHS_AS_ASKED,
+    ERROR_HIDDEN,
+    EVERY_RANK_WRITES,
+    NOT_TIMED,
+    NOTHING_LOADED,
+    WRONG_DEVICE,
+    lost,
+)
 from grader.lab3.setup.checks.training import NEVER_CLEARED, cause_of_training
 from grader.lab3.shared.checks.draws import DRAWS
 from grader.lab3.shared.checks.file_sizes import require_nothing_elsewhere, require_parameters
@@ -54,78 +68,16 @@ from grader.lab3.shared.checks.replicas import RTOL
 FULL_DISK = Limits(tmp_bytes=DISK_BYTES)
 _MADE = ("closed", "moved here")
 """With one of these a file is complete."""
-_NAMES = {"count": "buffer of whole numbers", "rates": "learning rates of the optimizer's groups"}
+_NAMES = {
+    "count": "buffer of whole numbers",
+    "rates": "learning rates of the optimizer's groups",
+    "options": "all other numbers of the optimizer's groups",
+}
 _MOVED = 1e-3
 """So far some weight moves in any training, also with a mistake."""
 _LEARNED = 0.7
 """Loss after training / loss of a model that says 0, where the targets can be learned: 0.43 was the most in a thousand
 trainings, with dropout of a half."""
-
-
-_CONTINUES = "lab3.checkpointing.continues_as_if_never_stopped"
-_LOADS = "lab3.checkpointing.loads_with_and_without_ddp"
-_EPOCHS = "Begin with the number of epochs that load_checkpoint() returns: epochs counts those before, too."
-_EACH_EPOCH = "Write it after every epoch, and wait for it: a training may be killed at any moment."
-BEGINS_AGAIN = Cause(
-    "begins_at_epoch_zero",
-    _EPOCHS,
-    _CONTINUES,
-    mistake="A resumed training begins at epoch 0 again, as if it had just begun",
-)
-AT_THE_END = Cause(
-    "checkpoint_at_the_end_only",
-    _EACH_EPOCH,
-    _CONTINUES,
-    mistake="train() writes its checkpoint once, after the last epoch, and not after every epoch",
-)
-NOT_TIMED = Cause(
-    "checkpoints_not_timed",
-    "Let the clock run from the first epoch to the end: checkpoints are part of the time.",
-    _CONTINUES,
-    mistake="In train() the time of checkpoints is taken off",
-)
-EPOCHS_AS_ASKED = Cause(
-    "epochs_as_asked",
-    "Report the larger one of `epochs` and the epochs of the checkpoint.",
-    mistake="train() reports the argument epochs, although the checkpoint has more epochs behind it",
-)
-EARLIER_STEPS_COUNTED = Cause(
-    "earlier_steps_counted",
-    "Count the optimizer steps that this call made, not those before its checkpoint.",
-    mistake="In train(), optimizer_steps counts the steps before the checkpoint, too",
-)
-NOTHING_LOADED = Cause(
-    "nothing_loaded",
-    "Save and load the module that DistributedDataParallel wraps, strictly: its names have no 'module.'.",
-    _LOADS,
-    mistake="load_checkpoint() leaves the model as it was and says nothing (names with 'module.', strict=False)",
-)
-WRONG_DEVICE = Cause(
-    "loaded_onto_the_old_device",
-    "Pass map_location to torch.load: the device on which the model is.",
-    _LOADS,
-    mistake="load_checkpoint() loads onto the device that the file was saved from",
-)
-_LOST = {
-    "momentum": "What the optimizer remembers of its steps (momentum, Adam's averages) does not come back",
-    "rates": "The learning rates of the optimizer's groups do not come back",
-    "count": "A buffer of the model does not come back",
-    "buffer": "A buffer of the model does not come back",
-    "parameters": "The model's parameters do not come back",
-}
-ERROR_HIDDEN = Cause(
-    "error_of_writing_hidden",
-    "Let the error pass: the caller must learn that there is no new checkpoint.",
-    "lab3.checkpointing.saved_atomically",
-    mistake="save_checkpoint() hides an error, as if the file were written",
-)
-EVERY_RANK_WRITES = Cause(
-    "every_rank_writes",
-    "Let rank 0 alone write, temporary files included: the replicas are equal, and two ranks that write one file spoil "
-    "it.",
-    "lab3.checkpointing.rank_zero_alone_writes",
-    mistake="Every rank writes the checkpoint, not rank 0 alone",
-)
 
 
 def save(submission: Submission, generator: InputGenerator, *, replicated: bool) -> tuple[SaveReply, SaveReply]:
@@ -159,6 +111,14 @@ def _happened(events: Sequence[FileEvent], *acts: str) -> bool:
     return any(each["path"] == FILE and each["act"] in acts for each in later)
 
 
+def _events_on_ranks(submission: Submission, generator: InputGenerator, *, replicated: bool) -> list[FileEvent]:
+    """What happened to files while two ranks saved; nothing if they did not come to an end, which other checks say."""
+    try:
+        return save(submission, generator, replicated=replicated)[0].events or []
+    except CheckFailed:
+        return []
+
+
 def _left_by_failed_save(reply: InterruptedReply) -> list[str]:
     """Files that were not there before a save on a full disk, and are there afterwards."""
     before = {FILE, MARK, *reply.before}
@@ -170,16 +130,6 @@ def _left_by_failed_save(reply: InterruptedReply) -> list[str]:
         else:
             before.add(event["path"])
     return sorted(set(reply.left or ()) - before)
-
-
-def _lost(name: str) -> Cause:
-    """What to say if a part of a checkpoint does not come back."""
-    hint = "Save and load the module that DistributedDataParallel wraps: its names have no 'module.'."
-    if name in ("momentum", "rates"):
-        hint = "Save and load all of optimizer.state_dict(): the optimizer belongs to the checkpoint, too."
-    elif name in ("buffer", "count"):
-        hint = "Save and load all of state_dict(), which has the buffers, too."
-    return Cause(f"lost_{name}", hint, _LOADS, mistake=_LOST[name])
 
 
 @criterion("lab3.checkpointing")
@@ -254,17 +204,19 @@ class TestCheckpointing:
             f"save_checkpoint() into /dev/shm, which is another file system than that of /tmp: {reply.refused_there}",
             "Write the temporary file into the same folder: nothing can be moved from one disk to another at once.",
         )
-        events = reply.events or []
-        require(
-            not (reply.overwritten or reply.overwritten_there or _happened(events, "written")),
-            "save_checkpoint() wrote into the file that was there, so a crash at that moment destroys it",
-            "Write a temporary file in the same folder, then os.replace() it. Moving between disks copies.",
-        )
-        require(
-            not _happened(events, "moved away", "deleted"),
-            "save_checkpoint() removed or renamed the file that was there before the new one was in its place",
-            "Call os.replace() alone: it takes the place of the old file, so there is no moment without one.",
-        )
+        alone = reply.events or []
+        for events in (alone, *(_events_on_ranks(submission, generator, replicated=each) for each in (True, False))):
+            on = "" if events is alone else " on 2 ranks"
+            require(
+                not (reply.overwritten or reply.overwritten_there or _happened(events, "written")),
+                f"save_checkpoint(){on} wrote into the file that was there, so a crash at that moment destroys it",
+                "Write a temporary file in the same folder, then os.replace() it. Moving between disks copies.",
+            )
+            require(
+                not _happened(events, "moved away", "deleted"),
+                f"save_checkpoint(){on} removed or renamed the file that was there before the new one was in its place",
+                "Call os.replace() alone: it takes the place of the old file, so there is no moment without one.",
+            )
         left = _left_by_failed_save(reply)
         require(
             not left,
@@ -313,13 +265,13 @@ class TestCheckpointing:
         untouched = np.concatenate([np.ravel(network.first), np.ravel(network.second)]).astype(np.float64)
         for rank, reply in enumerate(replies):
             unchanged = np.array_equal(np.asarray(reply.model_only, dtype=np.float64), untouched)
-            for name in ("parameters", "buffer", "count", "momentum", "rates"):
+            for name in ("parameters", "buffer", "count", "momentum", "rates", "options"):
                 require_arrays_close(
                     getattr(reply.state, name),
                     getattr(source.state, name),
                     rtol=0,
                     what=f"{what}, rank {rank}: {names.get(name, name)}",
-                    hint=NOTHING_LOADED if name == "parameters" and unchanged else _lost(name),
+                    hint=NOTHING_LOADED if name == "parameters" and unchanged else lost(name),
                 )
             require(
                 reply.in_place,
@@ -405,7 +357,7 @@ class TestCheckpointing:
             resumed.batches,
             steps * (epochs - stop),
             what=f"{what}: steps that rank {rank} then made",
-            hint=BEGINS_AGAIN if resumed.batches == steps * epochs else _EPOCHS,
+            hint=BEGINS_AGAIN if resumed.batches == steps * epochs else EPOCHS,
         )
         expected = np.asarray(unbroken.weight, dtype=np.float64)
         inputs, targets = case.whole.inputs, case.whole.targets
@@ -459,7 +411,7 @@ class TestCheckpointing:
                 require(
                     made >= written + given,  # each rank has put the file there with which it began
                     f"{what}: the checkpoint was written {made - given} times in {written} epochs",
-                    AT_THE_END if made > given else _EACH_EPOCH,
+                    AT_THE_END if made > given else EACH_EPOCH,
                 )
         of_seconds = f"train() with a checkpoint after each of {stop} epochs: DdpTraining.seconds on rank {rank}"
         require(
@@ -474,5 +426,5 @@ class TestCheckpointing:
             [stop, epochs - stop + 1],
             what=f"versions of the checkpoint that rank {rank} saw in its forward passes and at the end, in {stop} "
             f"epochs and in the {epochs - stop} that followed",
-            hint=AT_THE_END if at_the_end else _EACH_EPOCH,
+            hint=AT_THE_END if at_the_end else EACH_EPOCH,
         )

@@ -48,6 +48,7 @@ from grader.lab3.checkpointing.cases import (
 )
 from grader.lab3.shared.cases.modules import DDP
 from grader.lab3.shared.probes.models import Layers, flat, regression
+from grader.lab3.shared.probes.optimizers import numbers_of, trained
 from grader.lab3.shared.probes.versions import noting_version, version, watch_names, whole_versions
 from grader.shared.probes.calls import if_accepted
 from grader.shared.probes.kept import function, nap, notes
@@ -70,22 +71,6 @@ def _slowly(seconds: float = _SLOW_SECONDS) -> Callable[..., None]:
     return function(lambda *_: wait())
 
 
-def _trained(
-    model: nn.Module, inputs: Tensor, *, steps: int = 3, rate: float = 0.01, adam: bool = False
-) -> torch.optim.Optimizer:
-    """SGD with momentum, or Adam, that has some; the first parameter has a learning rate of its own."""
-    first, *others = model.parameters()
-    groups: list[dict[str, object]] = [{"params": [first], "lr": rate / 2}, {"params": others}]
-    optimizer: torch.optim.Optimizer = (
-        torch.optim.Adam(groups, lr=rate) if adam else torch.optim.SGD(groups, lr=rate, momentum=0.9)
-    )
-    for _ in range(steps):
-        optimizer.zero_grad()
-        model(inputs.double()).square().mean().backward()
-        optimizer.step()
-    return optimizer
-
-
 def _network(network: Network, *, frozen: bool = False) -> Layers:
     """The model of a case; of a `frozen` one the last layer needs no gradients."""
     model = Layers(network.first, network.second)
@@ -103,6 +88,7 @@ def _state(model: nn.Module, optimizer: torch.optim.Optimizer) -> State:
         buffer=model.get_buffer("seen").double(),
         count=model.get_buffer("count").reshape(1).double(),
         rates=torch.tensor([group["lr"] for group in optimizer.param_groups], dtype=torch.float64),
+        options=torch.tensor([numbers_of(group) for group in optimizer.param_groups], dtype=torch.float64),
         momentum=torch.cat([m.double().flatten() for m in moments if m is not None])
         if any(m is not None for m in moments)
         else torch.zeros(0, dtype=torch.float64),
@@ -135,7 +121,7 @@ def save(student: Student, inputs: Save) -> SaveReply:
     model = _network(inputs.network, frozen=inputs.kind.frozen)
     with group(student):
         replica = DistributedDataParallel(model) if inputs.replicated else model
-        optimizer = _trained(replica, inputs.network.inputs, rate=inputs.rate, adam=inputs.kind.adam)
+        optimizer = trained(replica, inputs.network.inputs, rate=inputs.rate, adam=inputs.kind.adam, decay=inputs.decay)
         save_checkpoint(FILE, replica, optimizer, inputs.epoch - 1)
         dist.barrier()
         for parameter in model.parameters():
@@ -178,7 +164,7 @@ def save(student: Student, inputs: Save) -> SaveReply:
 def save_on_a_gpu(student: Student, inputs: SaveOnAGpu) -> GpuFileReply:
     """Save a model that is on the GPU, in a process without a group: what is in it, and the file's bytes."""
     model = _network(inputs.network).to(student.device)
-    optimizer = _trained(model, inputs.network.inputs.to(student.device))
+    optimizer = trained(model, inputs.network.inputs.to(student.device))
     student.module(DDP).save_checkpoint(FILE, model, optimizer, 1)
     if not Path(FILE).is_file():
         raise WrongReturn(f"save_checkpoint({FILE!r}, ...) wrote no such file")
@@ -190,7 +176,7 @@ def load_on_a_cpu(student: Student, inputs: LoadOnACpu) -> CpuModelReply:
     _written(Path(FILE), inputs.content)
     network = inputs.network
     model = Layers(network.first.flip(0), network.second.flip(0))
-    optimizer = _trained(model, network.inputs)
+    optimizer = trained(model, network.inputs)
     student.module(DDP).load_checkpoint(FILE, model, optimizer)
     return CpuModelReply(parameters=flat(model))
 
@@ -206,7 +192,7 @@ def load(student: Student, inputs: Load) -> LoadReply:
     before = [id(tensor) for tensor in (*model.parameters(), *model.buffers())]
     with group(student) if student.ranks > 1 else contextlib.nullcontext():
         replica = DistributedDataParallel(model) if inputs.replicated else model
-        optimizer = _trained(replica, inputs.network.inputs, steps=1, rate=0.5, adam=kind.adam)
+        optimizer = trained(replica, inputs.network.inputs, steps=1, rate=0.5, adam=kind.adam)
         epoch = load_checkpoint(file if kind.path_object else str(file), replica, optimizer)
         del replica
     epoch, state = plain(epoch, "load_checkpoint()"), _state(model, optimizer)
@@ -252,7 +238,7 @@ def interrupted(student: Student, inputs: Interrupted) -> InterruptedReply:
     path = Path("..", FILE)
     first, second = inputs.network.first, inputs.network.second
     model = _network(inputs.network)
-    optimizer = _trained(model, inputs.network.inputs)
+    optimizer = trained(model, inputs.network.inputs)
     named = watch_names(FILE)
     overwritten = _save_twice(module.save_checkpoint, path, model, optimizer)
     *_, renamed = [b"", *named()]
@@ -268,7 +254,7 @@ def interrupted(student: Student, inputs: Interrupted) -> InterruptedReply:
     before = sorted(_files(Path("..")))
     (path.parent / MARK).touch()
     larger = Layers(first, second, layers=6)
-    optimizer = _trained(larger, inputs.network.inputs)
+    optimizer = trained(larger, inputs.network.inputs)
     failed = False
     # To write over the old file makes room for what that took, and no more.
     with full_disk(inputs.disk_bytes, size // 2):
