@@ -157,12 +157,16 @@ def _virtual(spec: "Spec") -> Device:
 def _real() -> Device:
     import torch
 
+    name = torch.cuda.get_device_name(0)
+    return Device(torch_device="cuda", name=name, simulated=False, peaks=known_peaks(name))
+
+
+def known_peaks(name: str) -> Peaks | None:
+    """By the data sheet of the GPU that CUDA reports by this name; None if it is not known here."""
     import vgpu  # for its data sheets only
 
-    name = torch.cuda.get_device_name(0)
     specs = (vgpu.get_spec(model) for model in vgpu.list_specs())
-    peaks = next((_peaks(spec) for spec in specs if spec.title == name), None)
-    return Device(torch_device="cuda", name=name, simulated=False, peaks=peaks)
+    return next((_peaks(spec) for spec in specs if spec.title == name), None)
 
 
 def _peaks(spec: "Spec") -> Peaks:

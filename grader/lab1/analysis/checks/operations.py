@@ -60,6 +60,8 @@ _CLOCK_SHARE = 1.05
 """Self times of all operations together may not be longer than the steps took."""
 _LEAST_SHARE = 0.02
 _SAME = 0.02
+_INNER, _OUTER = "aten::mm", "aten::matmul"
+"""An operation, and one that calls it."""
 # Of the host's time for an operation, the share that is its own: the rest is the call of the CUDA runtime below it.
 _OWN_SHARE = (0.45, 0.95)
 
@@ -139,7 +141,7 @@ def require_profiled(profile: ProfileReply, inputs: ProfileOnGpu, slowest: str, 
     repeats, steps = {**inputs.repeats, **inputs.beside}, inputs.steps
     calls = {f"{PREFIX}{name}": count for name, count in repeats.items()}
     what = f"profile_operations(device={'cuda:0' if inputs.indexed else 'cuda'!r})"
-    rows = _rows(profile, [*calls, "aten::view"], steps, inputs.warmup, what)
+    rows = _rows(profile, [*calls, "aten::view", _OUTER], steps, inputs.warmup, what)
     if inputs.indexed:
         require(
             any(row["device_seconds"] != 0 for row in profile.operations),
@@ -175,6 +177,14 @@ def require_profiled(profile: ProfileReply, inputs: ProfileOnGpu, slowest: str, 
             require_between(
                 actual, least * spent, most * spent, what=f"{field} of {name} in {steps} steps", show=seconds, hint=hint
             )
+    # By itself it does next to nothing, on a virtual GPU as much as anywhere; and nothing interrupts it there.
+    itself, called = (number(rows[name]["cpu_seconds"], "cpu_seconds") for name in (_OUTER, _INNER))
+    require(
+        itself < called,
+        f"{what}: cpu_seconds of {_OUTER}, which calls {_INNER}, are {seconds(itself)}, and of {_INNER} "
+        f"{seconds(called)}",
+        TOTAL_TIMES,
+    )
     everything = sum(device for _, device in recorded.values())
     require_between(
         sum(took),
@@ -195,16 +205,15 @@ def require_profiled(profile: ProfileReply, inputs: ProfileOnGpu, slowest: str, 
 def require_profiled_on_cpu(profile: CpuProfileReply, steps: int, warmup: int) -> None:
     """Judge a profile on a CPU."""
     what = 'profile_operations(device="cpu")'
-    inner, outer = "aten::mm", "aten::matmul"
-    rows = _rows(profile, [inner, outer], steps, warmup, what)
-    _require_calls(rows, {inner: 1, outer: 1}, steps, warmup)
+    rows = _rows(profile, [_INNER, _OUTER], steps, warmup, what)
+    _require_calls(rows, {_INNER: 1, _OUTER: 1}, steps, warmup)
     on_device = {row["name"]: row["device_seconds"] for row in profile.operations if row["device_seconds"] != 0}
     require(
         not on_device, f"{what}: device_seconds of {on_device}, expected 0.0", "Report 0.0: a CPU launches no kernels."
     )
     took = _require_sorted(profile, "cpu_seconds")
     spent = sum(profile.step_seconds)
-    own, called = (number(rows[name]["cpu_seconds"], f"{what}: cpu_seconds of {name}") for name in (outer, inner))
+    own, called = (number(rows[name]["cpu_seconds"], f"{what}: cpu_seconds of {name}") for name in (_OUTER, _INNER))
     hint: str = f"Report seconds, summed over the recorded calls. {_SELF}"
     if _LEAST_SHARE * spent <= sum(took) * _MICROSECOND <= _CLOCK_SHARE * spent:
         hint = MICROSECONDS
@@ -221,6 +230,6 @@ def require_profiled_on_cpu(profile: CpuProfileReply, steps: int, warmup: int) -
     # By itself it does next to nothing; but whoever is interrupted in it by other programs takes longer for a while.
     require(
         own < called,
-        f"{what}: {outer}, which calls {inner}, takes {seconds(own)}, and {inner} itself {seconds(called)}",
+        f"{what}: {_OUTER}, which calls {_INNER}, takes {seconds(own)}, and {_INNER} itself {seconds(called)}",
         TOTAL_TIMES,
     )
