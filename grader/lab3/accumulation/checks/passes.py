@@ -155,11 +155,12 @@ def uneven_runs(submission: Submission, generator: InputGenerator) -> list[Run]:
     few, ignored, words = labels(generator), generator.shuffled([True, False])[0], texts(generator)
     uneven = classification(generator, sizes, 3, ignored=ignored)
     some = ", some ignored" if ignored else ""
-    return [
-        *_runs(submission, [(uneven, f"classes{some} in batches of {sizes} on 2 ranks, windows of 3")]),
-        *_runs(submission, [(words, "texts of different length on 2 ranks")]),
-        *_runs(submission, [(few, f"classes in batches of {few.sizes[0]}, some ignored, windows of {few.steps}")]),
+    cases = [
+        (uneven, f"classes{some} in batches of {sizes} on 2 ranks, windows of 3"),
+        (words, "texts of different length on 2 ranks"),
+        (few, f"classes in batches of {few.sizes[0]}, some ignored, windows of {few.steps}"),
     ]
+    return _runs(submission, cases)
 
 
 def runs_with_arguments(
