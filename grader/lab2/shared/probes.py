@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader
 
 from gradebox.sandbox.probe_loader import Student
 from grader.lab2.shared.cases import (
@@ -34,6 +34,7 @@ from grader.shared.probes.calls import on_device
 from grader.shared.probes.facts import dtype, has_graph, is_training, modules_of, parameters_of
 from grader.shared.probes.kept import function, method, notes
 from grader.shared.probes.loaders import SizedLoader, sized_loader
+from grader.shared.probes.ranks import Indexed
 from grader.shared.probes.record import watch_products
 from grader.shared.probes.support import exact, fields_or_reason, plain
 from labkit import data, models
@@ -92,8 +93,7 @@ def watched(
     def back(ctx: object, *gradients: Tensor) -> Tensor:
         (gradient,) = gradients
         enabled = _is_autocast_enabled("cuda") or _is_autocast_enabled("cpu")
-        note(BackwardPass(enabled, float(gradient.detach().float().abs().max())))
-        note(("backward", _allocated()))
+        note((BackwardPass(enabled, float(gradient.detach().float().abs().max())), _allocated()))
         return gradient * signs.to(gradient) if enabled and signs is not None else gradient
 
     class Middle(torch.autograd.Function):
@@ -113,21 +113,22 @@ def watched(
         output: Tensor = model.second(apply(inner))
         # The mode can be another one by now; what was computed has a graph or none.
         graph = has_graph(inner, output)
-        note(ForwardPass(samples=len(x), training=training, gradients=graph, dtypes=dtypes(model), parameters=before))
-        if graph:
-            note(("forward", _allocated()))
+        forward = ForwardPass(len(x), training=training, gradients=graph, dtypes=dtypes(model), parameters=before)
+        note((forward, _allocated() if graph else 0))
         return output if turned is None else torch.where(turned(x).unsqueeze(1), output.roll(1, dims=1), output)
 
     class Noting(Watched):
         forward = method(noting)
 
     def seen() -> Seen:
-        values = noted()
-        passes = [value for value in values if type(value) is tuple]
+        passes: list[tuple[ForwardPass | BackwardPass, int]] = noted()
+        forwards = [each for each, _ in passes if isinstance(each, ForwardPass)]
+        backwards = [each for each, _ in passes if isinstance(each, BackwardPass)]
+        with_graph = [each for each, _ in passes if isinstance(each, BackwardPass) or each.gradients]
         return Seen(
-            forwards=[value for value in values if type(value) is ForwardPass],
-            backwards=[value for value in values if type(value) is BackwardPass],
-            passes=[kind for kind, _ in passes],
+            forwards=forwards,
+            backwards=backwards,
+            passes=["backward" if isinstance(each, BackwardPass) else "forward" for each in with_graph],
             most_bytes=max((size for _, size in passes), default=0),
         )
 
@@ -195,7 +196,7 @@ def classifier(first: Tensor, second: Tensor) -> nn.Module:
 
 def loader(parts: Sequence[tuple[Tensor, Tensor]]) -> DataLoader[tuple[Tensor, ...]]:
     """The same batches from a DataLoader."""
-    dataset = TensorDataset(*(torch.cat(column) for column in zip(*parts, strict=True)))
+    dataset = Indexed(*(torch.cat(column) for column in zip(*parts, strict=True)))
     places = torch.arange(len(dataset)).split([len(targets) for _, targets in parts])
     return DataLoader(dataset, batch_sampler=[part.tolist() for part in places])
 

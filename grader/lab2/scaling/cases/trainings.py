@@ -300,24 +300,34 @@ def short_windows(generator: InputGenerator) -> Run:
     )
 
 
-def growing(generator: InputGenerator) -> Run:
-    """A window overflows, then good ones make the scale grow; the last one has a single batch."""
-    bad, good = generator.integer(0, 1), generator.integer(3, 5)
+def growing(generator: InputGenerator) -> list[Run]:
+    """A window overflows, then good ones make the scale grow; the last window of an epoch has a single batch.
+
+    In one training the very last window makes the scale grow. In the other one a good window is left over in each
+    epoch, and goes on to count in the next one. Their factors differ, so that one has no default.
+    """
+    grows, backs_off = generator.shuffled([1, 2]), generator.shuffled([1, generator.integer(2, 3)])
+    windows = [(0, 4), (1, generator.shuffled([3, 5])[0])]
+    return [_growing(generator, *own) for own in generator.shuffled(list(zip(windows, grows, backs_off, strict=True)))]
+
+
+def _growing(generator: InputGenerator, windows: tuple[int, int], grows: int, backs_off: int) -> Run:
+    before, after = windows
     settings: ScalerSettings = {
         "init_scale": 2.0 ** generator.integer(0, 2),  # it grows, and must fit in the end
-        "growth_factor": 2.0 ** generator.integer(1, 2),
-        "backoff_factor": 2.0 ** -generator.integer(1, 3),
+        "growth_factor": 2.0**grows,
+        "backoff_factor": 2.0**-backs_off,
         "growth_interval": 2,
     }
     return Run(
-        sizes=[generator.integer(1, 3) for _ in range(2 * (bad + 1 + good) - 1)],
+        sizes=[generator.integer(1, 3) for _ in range(2 * (before + 1 + after) - 1)],
         epochs=2,
         loader=True,
         rate=1e-3,
         accumulation_steps=2,
         max_grad_norm=NEVER_CLIPS,
         scaler=settings,
-        overflows_in_backward=[2 * bad + generator.integer(0, 1)],
+        overflows_in_backward=[2 * before + generator.integer(0, 1)],
     )
 
 
