@@ -33,6 +33,8 @@ _KINDS = (
 """By the first bytes."""
 _CONFLICT = re.compile(rb"^<{7} [^\n]+\n(?:.*\n)?={7}\r?\n(?:.*\n)?>{7} ", re.MULTILINE | re.DOTALL)
 """Both sides of a conflict between Git's marks."""
+_CODING = re.compile(rb"^([ \t\f]*#.*?coding[:=][ \t]*)([-\w.]+)", re.MULTILINE)
+"""A line that declares how a file of Python is encoded (PEP 263); only one of the first two counts."""
 _MARKS = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 _POINTER = b"version https://git-lfs.github.com/spec/v1\n"
 _POINTER_BYTES = 1024
@@ -50,7 +52,10 @@ def as_utf8(entries: Sequence[Entry], work: Path) -> tuple[list[Entry], list[str
             continue
         copy = work / f"{number}" / PurePosixPath(entry.target).name
         copy.parent.mkdir(parents=True)
-        copy.write_text(text, encoding="utf-8", newline="")
+        data = text.encode()
+        if entry.target.endswith(".py") and _declared(data):
+            data = _CODING.sub(rb"\1utf-8", data, count=1)
+        copy.write_bytes(data)
         kept.append(replace(entry, top=copy.parent.resolve(), source=copy.resolve(), size_bytes=copy.stat().st_size))
         changed.append(repr(entry.target))
     if not changed:
@@ -119,11 +124,26 @@ def _other_kind(entry: Entry) -> str:
         return "empty, so perhaps never saved, or damaged by the upload"
     if b"\0" in data:
         return "no text: it holds bytes that no editor writes"
+    is_python = entry.target.endswith(".py")
     try:
-        encoding = tokenize.detect_encoding(io.BytesIO(data).readline)[0] if entry.target.endswith(".py") else "utf-8"
+        encoding = tokenize.detect_encoding(io.BytesIO(data).readline)[0] if is_python else "utf-8"
+        "".encode(encoding)  # Python reads no file in a codec for bytes, such as hex
         codecs.getincrementaldecoder(encoding)().decode(data)
-    except (SyntaxError, LookupError, UnicodeDecodeError):
+    except (SyntaxError, LookupError, UnicodeError):
+        if is_python and (declared := _declared(data)):
+            return f"not {declared}: save as UTF-8, and remove that line"
         return "not in UTF-8, in which texts are read here: save as UTF-8"
+    return ""
+
+
+def _declared(data: bytes) -> str:
+    """The encoding that a file of Python declares, in words; empty where it declares none."""
+    lines = data.removeprefix(codecs.BOM_UTF8).splitlines()[:2]
+    for number, line in enumerate(lines, 1):
+        if match := _CODING.match(line):
+            return f"in {match[2].decode('ascii')!r}, the encoding that its line {number} declares"
+        if line.strip() and not line.lstrip().startswith(b"#"):
+            return ""  # only comments may stand before it
     return ""
 
 

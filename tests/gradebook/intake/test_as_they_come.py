@@ -45,6 +45,12 @@ def test_utf_16_is_read_as_utf_8_and_named(downloads: Downloads, encoding: str) 
     assert expected in student.reason
 
 
+def test_a_coding_line_of_code_in_utf_16_follows_the_conversion(downloads: Downloads) -> None:
+    downloads.put(f"ada/{LAB}/benchmark.py", "# coding: utf-16\nx = 'coding: utf-16'\n".encode("utf-16"))
+    code = downloads.files(downloads.take()["ada"])[f"{LAB}/benchmark.py"]
+    assert code == b"# coding: utf-8\nx = 'coding: utf-16'\n"
+
+
 @pytest.mark.parametrize("content", [b"", b"a", b"\xff\xfe\x00", b"a\x00b\x01", bytes(range(64)), b"\xe9"])
 def test_what_is_no_utf_16_stays_as_it_is(downloads: Downloads, content: bytes) -> None:
     downloads.put(f"ada/{LAB}/benchmark.py", content)
@@ -157,6 +163,20 @@ def test_attachments_handed_in_one_by_one_lie_where_the_lab_reads_them(downloads
         ("benchmark.py", b"x = 1\0\n", "is no text: it holds bytes that no editor writes"),
         ("benchmark.py", "# -*- coding: latin-1 -*-\n# Größe\n".encode("latin-1"), ""),
         ("benchmark.py", b"\xef\xbb\xbf# Gr\xc3\xb6\xc3\x9fe\n", ""),
+        ("benchmark.py", b"# coding: gbk\n# " + "步".encode("gbk"), ""),
+        ("benchmark.py", b"\n\n# coding: latin-1\n# \xf6\n", "is not in UTF-8, in which texts are read here"),
+        ("benchmark.py", b"x = 1\n# coding: latin-1\n# \xf6\n", "is not in UTF-8, in which texts are read here"),
+        *(
+            ("benchmark.py", start + code, f"is not in {name!r}, the encoding that its line {line} declares: save as")
+            for name, line, start, code in (
+                ("utf-16", 1, b"", b"# coding: utf-16\nx = 1\n"),
+                ("utf8-mac-roman", 1, b"", b"# -*- coding: utf8-mac-roman -*-\n"),
+                ("hex", 2, b"#!/usr/bin/env python\n", b"# vim: set fileencoding=hex :\n"),
+                ("undefined", 1, b"", b"# coding: undefined\nx = 1\n"),
+                ("latin-1", 1, b"\xef\xbb\xbf", b"# coding: latin-1\n"),
+                ("ascii", 1, b"", b"# coding: ascii\n# \xc3\xa4\n"),
+            )
+        ),
         ("data.csv", "Größe\n".encode("latin-1"), ""),
     ],
 )
