@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import shutil
 import signal
+import sys
 import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection, wait
@@ -102,6 +103,8 @@ def _serve(connection: Connection, room: Path, open_judge: OpenJudge, parent: in
         linux.die_with_parent(signal.SIGKILL)
         if os.getppid() != parent:  # it had ended before
             return
+    # What a check prints, again for each submission, is for its author, who grades one at a time.
+    sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8", errors="replace")  # noqa: SIM115
     try:
         room.mkdir(parents=True, exist_ok=True)
         judge = open_judge(room)

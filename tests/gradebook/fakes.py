@@ -1,9 +1,9 @@
 """A judge that grades nothing: its outcomes follow from the submission's content and the seed, in no time.
 
 A submission may hold `lab1_gpu_basics/behaviour.txt`, which says what happens to the judge meanwhile: `dies` (always),
-`dies once` (the first time that this content is graded), `breaks`, `hangs`, `hangs once`, `busy` (needs review as on a
-busy machine, until graded alone), `suspended` (the same, if its processes were stopped meanwhile), `kills the run`
-(once).
+`dies once` (the first time that this content is graded), `breaks`, `prints`, `hangs`, `hangs once`, `busy` (needs
+review as on a busy machine, until graded alone), `suspended` (the same, if its processes were stopped meanwhile),
+`kills the run` (once).
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from __future__ import annotations
 import hashlib
 import os
 import signal
+import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -50,6 +52,10 @@ class FakeJudge:
             signal.pause()
         if behaviour == "hangs" or (behaviour == "hangs once" and _first(task)):
             signal.pause()
+        if behaviour == "prints":
+            for stream in (sys.stdout, sys.stderr):
+                print("SECRET \udcff", file=stream)
+            warnings.warn("SECRET", stacklevel=1)
         if behaviour == "breaks":
             raise RuntimeError("the disk is full")
         moment = datetime.now(UTC)

@@ -35,6 +35,15 @@ def test_several_processes_grade_a_class_as_one_does(small_class: SmallClass) ->
     assert [student.score for student in together.students] == alone
 
 
+def test_what_checks_print_is_not_among_the_lines_of_the_class(
+    small_class: SmallClass, capfd: pytest.CaptureFixture[str]
+) -> None:
+    small_class.hands_in("ada", behaviour="prints")
+    (ada,) = small_class.grade(pool).students
+    assert ada.status == "graded"
+    assert "SECRET" not in "".join(capfd.readouterr())
+
+
 def test_a_process_that_dies_is_replaced_and_its_submission_graded_once_more(small_class: SmallClass) -> None:
     small_class.hands_in("ada", behaviour="dies once")
     small_class.hands_in("bob")
