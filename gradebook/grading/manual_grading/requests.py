@@ -21,6 +21,8 @@ FILE = "requests.toml"
 MAX_CHARACTERS = 10_000
 _LIKE_ABOUT = ("criterion", "criteria", "question", "problem", "part", "check", "task", "lab", "regarding", "topic")
 """Titles of columns, small, that people would take for what `about` is."""
+_LIKE_MARKS = ("points", "new points", "mark", "marks", "score", "grade")
+"""The same for what a person gives."""
 _HEAD = (
     "# What students ask to be looked at again. An entry with an answer is settled, and is in the student's feedback.\n"
 )
@@ -97,6 +99,11 @@ def read(path: Path) -> tuple[NewRequest, ...]:
         raise ManualGradingError(
             f"{path} has a column {unread!r}, which nothing reads: call it about if it has criteria, such as "
             "lab1.memory, or remove it"
+        )
+    if marks := next((names[title] for title in _LIKE_MARKS if title in names), None):
+        raise ManualGradingError(
+            f"{path} has a column {marks!r}, and a request gives no points: remove it. Marks are given on the page of "
+            f"{command()} manual grade, and other points with {command()} review CLASS --override"
         )
     if said := column_titles.misspelt(table.titles, ("about",)):
         raise ManualGradingError(f"{path} {said}")

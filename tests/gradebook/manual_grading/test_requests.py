@@ -86,6 +86,11 @@ def test_a_file_without_the_columns_says_which(tmp_path: Path) -> None:
     (tmp_path / "form.csv").write_text("student,Question,text\nada,lab1.memory,x\n")
     with pytest.raises(ManualGradingError, match="a column 'Question', which nothing reads: call it about"):
         requests.read(tmp_path / "form.csv")
+    (tmp_path / "form.csv").write_text("student,about,text,Points\nada,lab1.memory,x,5\n")
+    with pytest.raises(
+        ManualGradingError, match=r"a column 'Points', and a request gives no points: remove it\. Marks"
+    ):
+        requests.read(tmp_path / "form.csv")
 
 
 def test_a_request_of_a_team_is_answered_once(manual: ManualClass) -> None:
