@@ -275,7 +275,7 @@ class _Run:
         for text in run_before.notices(self.settings, known, students, self._store.path, names.graded):
             self._progress.say(f"note: {text}")
         named = [self._with_former_name(student) for student in students]
-        here = {student.content for student in named}
+        here = {(student.content, known[student.student].team) for student in named if student.student in known}
         keys = {student.student for student in named}
         if known_by is None and (
             lost := sorted(key for key, student in known.items() if student.content and key not in keys)
@@ -317,19 +317,20 @@ class _Run:
         return unknown_names.with_extensions(self.settings, identity.Directory(students, self._known), strict=False)
 
     def _or_kept(
-        self, student: Student, earlier: Student | None, here: Collection[str | None], reasons: dict[str, list[str]]
+        self, student: Student, earlier: Student | None, here: Collection[tuple[object, str]], why: dict[str, list[str]]
     ) -> Student:
-        """The student; where nothing could be fetched or found, with what an earlier run took in, and why in `reasons`.
+        """The student; where nothing could be fetched or found, with what an earlier run took in, and why in `why`.
 
-        `here` are the contents that were found: what a student had as a member of a team is still the team's.
+        `here` are the contents that were found, with the team that had each: what a member of a team had stays with it.
         """
         if student.content is not None and earlier is not None and earlier.content == student.content:
             student = replace(student, taken_at=earlier.taken_at or student.taken_at)
-        if student.status == "missing" and earlier is not None and earlier.content not in (None, *here):
+        teams = earlier is not None and earlier.team != "" and (earlier.content, earlier.team) in here
+        if student.status == "missing" and earlier is not None and earlier.content is not None and not teams:
             student = replace(student, reason="handed in before, and is not in these submissions")
         elif student.status not in ("could_not_fetch", "no_repository"):
             return student
-        reasons.setdefault(student.reason, []).append(student.student)
+        why.setdefault(student.reason, []).append(student.student)
         if earlier is None or earlier.content is None or not self._store.path(earlier.content).is_dir():
             return student
         when = f" of {earlier.taken_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC" if earlier.taken_at else ""

@@ -54,6 +54,18 @@ def test_who_handed_in_before_keeps_the_grade_until_a_person_decides(small_class
     assert not any(row.outdated for row in third.students)
 
 
+def test_earlier_work_counts_also_if_somebody_else_has_the_same(small_class: SmallClass, tmp_path: Path) -> None:
+    (tmp_path / "roster.csv").write_text("student,name\nada,Ada\nbob,Bob\n")
+    for name in ("ada", "bob"):
+        small_class.hands_in(name, text="the same")
+    graded(small_class, roster=tmp_path / "roster.csv")
+    shutil.rmtree(small_class.submissions / "bob")
+    result, said = graded(small_class, roster=tmp_path / "roster.csv")
+    ada, bob = result.students
+    assert (bob.status, bob.score, bob.outdated) == ("graded", ada.score, True)
+    assert "bob: handed in before, and is not in these submissions" in said
+
+
 def test_who_never_handed_in_or_left_a_team_has_nothing(small_class: SmallClass, roster: Path) -> None:
     graded(small_class, roster=roster)
     roster.write_text(ROSTER.replace("cleo,Cleo,blue", "cleo,Cleo,"))
