@@ -13,7 +13,7 @@ from gradebook.intake.owners import Theirs
 from gradebook.intake.repositories import shown
 from gradebook.intake.times import Times
 from gradebook.results import Student
-from gradebook.roster import Entry, Roster, folded
+from gradebook.roster import LOGINS, Entry, Roster, cell_of, folded
 from gradebook.settings import Settings
 from gradebook.text_files import some
 
@@ -36,6 +36,28 @@ def shared_repositories(by_key: Mapping[str, Sequence[Theirs]], roster: Roster |
         "put them into one team"
         for address, keys in owners.items()
         if len({teams.get(key) or key for key in keys}) > 1
+    ]
+
+
+def other_assignments(by_key: Mapping[str, Sequence[Theirs]], roster: Roster | None) -> list[str]:
+    """Repositories that begin otherwise than most: an organization on GitHub has those of all assignments."""
+    logins = {
+        entry.student: [login for name in LOGINS if (login := cell_of(entry.columns, name).casefold())]
+        for entry in (roster.entries if roster else ())
+    }
+    labels: dict[str, dict[str, None]] = {}
+    for key, theirs in by_key.items():
+        for name in (owned.handed_in.label for owned in theirs):
+            login = next((login for login in logins.get(key, ()) if name.casefold().endswith(f"-{login}")), None)
+            if login is not None:
+                labels.setdefault(name[: -len(login)], {})[name] = None
+    usual = max(labels, key=lambda start: len(labels[start]), default="")
+    others = [name for start, names in labels.items() if start != usual for name in names]
+    if not others or len(labels[usual]) < _SEVERAL:
+        return []
+    return [
+        f"{some(sorted(others))}: by the name perhaps another assignment's, because most begin with {usual!r}. Move "
+        "away what is"
     ]
 
 

@@ -321,6 +321,21 @@ def test_a_folder_of_files_that_are_called_as_students_is_named(downloads: Downl
     assert downloads.take(roster=roster)["walks"].status == "taken"
 
 
+def test_repositories_of_another_assignment_are_named(downloads: Downloads) -> None:
+    roster = "student,github_username\ns1,ada-l\ns2,bob\ns3,Cat\ns4,dan-s\n"
+    for name in ("walks-ada-l", "walks-bob", "walks-cat"):
+        downloads.put(f"{name}/lab1_gpu_basics/benchmark.py")
+    downloads.take(roster=roster)
+    assert downloads.intake.notices == []
+    for name in ("walks-extra-dan-s", "walks-2025-bob"):
+        downloads.put(f"{name}/lab1_gpu_basics/benchmark.py")
+    assert downloads.take(roster=roster)["s4"].status == "taken"
+    assert downloads.intake.notices == [
+        "walks-2025-bob, walks-extra-dan-s: by the name perhaps another assignment's, because most begin with "
+        "'walks-'. Move away what is"
+    ]
+
+
 def test_a_file_that_only_has_a_students_name_does_not_stand_beside_the_students_own(downloads: Downloads) -> None:
     for name in ("ada", "Ada Lovelace", "bob"):
         downloads.put(f"{name}/lab1_gpu_basics/benchmark.py", name.encode())
