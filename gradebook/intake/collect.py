@@ -144,10 +144,10 @@ class Intake:
             doubts.check_depth(self._owners.unmatched(by_key), self._roster, source, has_others=has_others)
             self.passed_over = handed_in.passed_over(folder)
             earlier = handed_in.earlier_attempts(folder, self._settings.zone)
-            self._owners.notices += doubts.shared_repositories(by_key, self._roster)
-            self._owners.notices += doubts.other_assignments(by_key, self._roster)
+            self._owners.notices += doubts.about_repositories(by_key, self._roster)
             self._owners.notices += doubts.attempts_in_time(by_key, earlier, self._settings)
             self._owners.notices += doubts.files_of_earlier_attempts(by_key, earlier)
+            self._owners.say_namesakes()
             self._owners.set_apart_namesakes(by_key)
             students = []
             for key, ones in by_key.items():

@@ -24,7 +24,12 @@ _TABLES = (".csv", ".toml", ".xlsx", ".ods", ".json", ".yml")
 """Suffixes of what instructors keep next to submissions."""
 
 
-def shared_repositories(by_key: Mapping[str, Sequence[Theirs]], roster: Roster | None) -> list[str]:
+def about_repositories(by_key: Mapping[str, Sequence[Theirs]], roster: Roster | None) -> list[str]:
+    """Repositories that may not be the student's, or not of this assignment."""
+    return [*_shared_repositories(by_key, roster), *_other_assignments(by_key, roster)]
+
+
+def _shared_repositories(by_key: Mapping[str, Sequence[Theirs]], roster: Roster | None) -> list[str]:
     """Students who have one repository without being a team: mostly an address was copied into another row."""
     teams = {entry.student: folded(entry.team) for entry in (roster.entries if roster else ())}
     owners: dict[str, list[str]] = {}
@@ -39,7 +44,7 @@ def shared_repositories(by_key: Mapping[str, Sequence[Theirs]], roster: Roster |
     ]
 
 
-def other_assignments(by_key: Mapping[str, Sequence[Theirs]], roster: Roster | None) -> list[str]:
+def _other_assignments(by_key: Mapping[str, Sequence[Theirs]], roster: Roster | None) -> list[str]:
     """Repositories that begin otherwise than most: an organization on GitHub has those of all assignments."""
     logins = {
         entry.student: [login for name in LOGINS if (login := cell_of(entry.columns, name).casefold())]
@@ -48,9 +53,9 @@ def other_assignments(by_key: Mapping[str, Sequence[Theirs]], roster: Roster | N
     labels: dict[str, dict[str, None]] = {}
     for key, theirs in by_key.items():
         for name in (owned.handed_in.label for owned in theirs):
-            login = next((login for login in logins.get(key, ()) if name.casefold().endswith(f"-{login}")), None)
-            if login is not None:
-                labels.setdefault(name[: -len(login)], {})[name] = None
+            end = next((login for login in logins.get(key, ()) if name.casefold().endswith(f"-{login}")), "")
+            if end:
+                labels.setdefault(name[: -len(end)], {})[name] = None
     usual = max(labels, key=lambda start: len(labels[start]), default="")
     others = [name for start, names in labels.items() if start != usual for name in names]
     if not others or len(labels[usual]) < _SEVERAL:

@@ -10,6 +10,7 @@ from gradebook.intake.handed_in import HandedIn, Person
 from gradebook.moodle_words import PARTICIPANTS_IN_FILES
 from gradebook.roster import Entry, Outsider, Roster
 from gradebook.spelt_names import have_a_word_in_common
+from gradebook.text_files import some
 from gradebox.common.texts import printable
 
 
@@ -33,6 +34,8 @@ class Owners:
         self._roster = roster
         self.notices: list[str] = []
         """What an instructor should look at; of several attachments the same more than once."""
+        self._of_several: dict[tuple[str, str], dict[str, None]] = {}
+        """What may be any of several students', by what they share and their keys."""
         if roster is not None and (column := roster.unused_teams):
             self.notices.append(
                 f"the roster has a column {column!r}, which nothing here reads: if it says who works together, call it "
@@ -84,13 +87,18 @@ class Owners:
         if entry is not None and self._is_a_groups(person, entry, platform):
             owners = []
         elif not owners and (several := self._roster.several(person.handles)):
-            keys = ", ".join(printable(repr(namesake.student), lines=False) for namesake in several)
+            keys = some([printable(repr(namesake.student), lines=False) for namesake in several])
             what = "identifier" if self._roster.shares_identifier(person.handles) else "name"
-            self.notices.append(
-                f"{person.key}: several students have this {what} ({keys}), so that it is nobody's: rename it to the "
-                "one whose it is"
-            )
+            self._of_several.setdefault((what, keys), {})[person.key] = None
         return [owner.student for owner in owners] or [person.key]
+
+    def say_namesakes(self) -> None:
+        """Name what belongs to nobody because several students share a name or an identifier."""
+        for (what, keys), names in self._of_several.items():
+            one = "it is nobody's: rename it" if len(names) == 1 else "they are nobody's: rename each"
+            self.notices.append(
+                f"{some(list(names))}: several students have this {what} ({keys}), so that {one} to the one whose it is"
+            )
 
     def unmatched(self, by_key: Mapping[str, Sequence[Theirs]]) -> list[HandedIn]:
         """The folders that belong to nobody in the roster; none without a roster."""

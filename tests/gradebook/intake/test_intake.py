@@ -376,3 +376,21 @@ def test_a_right_that_is_missing_here_gives_nobody_a_zero() -> None:
             made = not_taken(error)
         assert type(made) is kind
         assert ("chmod -R u+rX" in str(made)) == (kind is CouldNotFetch)
+
+
+def test_folders_of_namesakes_are_named_together(downloads: Downloads) -> None:
+    rows = "".join(f"u{number:02},Wei Zhang\n" for number in range(9))
+    for number in range(9):
+        downloads.put(f"Wei Zhang ({number})/lab1_gpu_basics/benchmark.py")
+    students = downloads.take(roster=f"student,name\n{rows}x,Ada Lee\ny,Ada Lee\n")
+    assert not any(student.columns for student in students.values() if student.content)
+    assert downloads.intake.notices == [
+        "Wei Zhang (0), Wei Zhang (1), Wei Zhang (2), Wei Zhang (3), Wei Zhang (4) and 4 more: several students have "
+        "this name ('u00', 'u01', 'u02', 'u03', 'u04' and 4 more), so that they are nobody's: rename each to the one "
+        "whose it is"
+    ]
+    downloads.put("Ada Lee/lab1_gpu_basics/benchmark.py")
+    downloads.take(roster=f"student,name\n{rows}x,Ada Lee\ny,Ada Lee\n")
+    assert downloads.intake.notices[0] == (
+        "Ada Lee: several students have this name ('x', 'y'), so that it is nobody's: rename it to the one whose it is"
+    )

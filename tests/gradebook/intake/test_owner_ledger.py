@@ -234,5 +234,5 @@ def test_everybody_gets_what_they_handed_in_or_nobody_does(
                 # What two students share says nothing: a name, or an address.
                 shared = [handle for p in course.people for handle in (p.name, p.email)]
                 assert any(shared.count(h) > 1 for p in course.units[unit] for h in (p.name, p.email)), where
-                assert any("so that it is nobody's" in notice for notice in intake.notices), where
+                assert any("nobody's: rename" in notice for notice in intake.notices), where
     assert right > 100
