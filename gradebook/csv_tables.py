@@ -18,7 +18,13 @@ from pathlib import Path
 from gradebook.text_files import of_windows
 from gradebox.common import documents, reading
 
-_BY_MARK = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
+_BY_MARK = (
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    *(
+        (mark, "utf-32") for mark in (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)
+    ),  # before those of UTF-16, which begin so
+    *((mark, "utf-16") for mark in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)),
+)
 _SEPARATOR = re.compile(r'"?sep=[^\r\n]"?[;,\t|]*(\r\n|\r|\n)', re.IGNORECASE)
 """A first line by which Excel is told how cells are set apart, and which it does not show."""
 _SEPARATORS = ",;\t|"
@@ -36,7 +42,7 @@ _ADDRESS = re.compile(r"\bhttps?:/")
 _WORD = re.compile(r"[\w.@+-]+")
 _ENCODINGS = (
     *("WINDOWS-1252", "WINDOWS-1250", "WINDOWS-1251", "WINDOWS-1253", "WINDOWS-1254", "ISO-8859-2"),
-    *("GB18030", "BIG5", "SHIFT_JIS", "EUC-KR"),
+    *("GB18030", "BIG5", "SHIFT_JIS", "EUC-KR", "MACINTOSH", "CP437", "CP850", "CP852"),
 )
 """In which spreadsheets save a table that is not in UTF-8, as `iconv` and Python call them."""
 _SHOWN = 40
@@ -73,8 +79,8 @@ class Table:
 def read(path: Path, texts: Collection[str] = ()) -> Table:
     """Read a table whose first line has the titles of its columns.
 
-    It is UTF-8, or UTF-16 (Excel's "Unicode Text"), and may begin with the line `sep=;` that is for Excel alone. Older
-    encodings cannot be told from one another, and a name read in the wrong one is another name.
+    It is UTF-8, UTF-16 (Excel's "Unicode Text") or UTF-32, and may begin with the line `sep=;` that is for Excel alone.
+    Older encodings cannot be told from one another, and a name read in the wrong one is another name.
 
     Args:
         path: the file.
@@ -227,13 +233,21 @@ def _decoded(data: bytes, path: Path) -> str:
     except UnicodeDecodeError as error:
         if encoding is not None:
             raise TableError(f"{path} is damaged: it begins as {encoding} and is none; save it again") from None
-        number = data.count(b"\n", 0, error.start) + 1
+        number = len((data[: error.start] + b".").splitlines())
         readings = _readings(data, data.splitlines()[number - 1])
+        mixed = any(map(_is_beyond_ascii_and_utf8, data.splitlines()))
         raise TableError(
             f'{path}, line {number}: it is not UTF-8. Save the file as UTF-8 (in Excel: "CSV UTF-8"), or run: iconv -f '
             f"ENCODING -t UTF-8 {shlex.quote(str(path))} > utf8.csv, with the ENCODING in which this line reads right: "
-            f"{readings}"
+            f"{readings}{'. Where other lines are UTF-8 already, correct this one in an editor instead' * mixed}"
         ) from None
+
+
+def _is_beyond_ascii_and_utf8(line: bytes) -> bool:
+    try:
+        return not line.isascii() and bool(line.decode("utf-8"))
+    except UnicodeDecodeError:
+        return False
 
 
 def _readings(data: bytes, line: bytes) -> str:

@@ -36,6 +36,7 @@ _GONE = frozenset(
 """What platforms call somebody who is in a list and no longer in the class, small."""
 OF_OURS = frozenset(("submission_sha256", "late_rule"))
 """Columns of `grades.csv` alone, whose decisions are those of that class."""
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
 _ADDRESSES = ("Email address", "Email", "email")
 _ADDRESS = re.compile(r"[^\s@]+@[^\s@]+\.[^\s@]+")
 _UNREAD = {
@@ -131,13 +132,16 @@ def _shifted(row: Mapping[str, str]) -> str:
 
 
 def _read_as_windows(cell: str) -> str:
-    """What a cell was before a program took UTF-8 for Windows' encoding; empty if none did."""
-    if cell.isascii():
-        return ""
+    """What a cell was before a program took UTF-8 for Windows' encoding, perhaps a part of it; empty if none did."""
+    was = _NOT_ASCII.sub(_undone, cell)
+    return "" if was == cell else was
+
+
+def _undone(letters: re.Match[str]) -> str:
     try:
-        return cell.encode("cp1252").decode("utf-8")
+        return letters[0].encode("cp1252").decode("utf-8")
     except UnicodeError:
-        return ""
+        return letters[0]
 
 
 def notices(roster: Roster) -> tuple[str, ...]:

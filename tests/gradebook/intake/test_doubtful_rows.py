@@ -113,6 +113,8 @@ def test_whole_numbers_with_decimals_and_names_in_another_encoding_are_refused(t
         roster(tmp_path, f"student,name\n{wrong},Zoe\n")
     entries = roster(tmp_path, f"student,name\nz1,{wrong}\nz2,Bob\n").entries
     assert "z1 (name: 'ZoÃ«', which was 'Zoë')" in doubtful_rows.damaged_names(entries)
+    entries = roster(tmp_path, "student,name\nz1,Zoë MÃ¼ller\n").entries
+    assert "z1 (name: 'Zoë MÃ¼ller', which was 'Zoë Müller')" in doubtful_rows.damaged_names(entries)
     roster(tmp_path, "student,name\nz1,Zoë Müller\nz2,José Ñandú\nz3,王芳\nz4,Ängström Çelik\n")
 
 

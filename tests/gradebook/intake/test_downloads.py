@@ -290,7 +290,7 @@ def test_a_time_in_gradescopes_export_that_is_none_is_refused(downloads: Downloa
         assert downloads.take()["17"].submitted_at is None
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32"])
 def test_rosters_are_read_as_spreadsheets_save_them(tmp_path: Path, encoding: str) -> None:
     (tmp_path / "roster.csv").write_bytes(ROSTER.encode(encoding))
     (entry,) = roster_files.load(tmp_path / "roster.csv").entries
@@ -317,6 +317,9 @@ def test_an_old_encoding_is_refused_with_the_remedy(
         ("ISO-8859-2", "Łukasz Ďuriš"),
         ("EUC-KR", "김민수"),
         ("WINDOWS-1253", "Γιώργος"),
+        ("MACINTOSH", "Zoë Müller Ås"),
+        ("CP437", "Zoë Müller"),
+        ("CP852", "Łukasz Ďuriš"),
     ],
 )
 def test_the_refusal_shows_names_in_the_encoding_that_the_file_has(tmp_path: Path, encoding: str, name: str) -> None:
@@ -326,6 +329,17 @@ def test_the_refusal_shows_names_in_the_encoding_that_the_file_has(tmp_path: Pat
         roster_files.load(path)
     path.write_bytes(path.read_bytes().decode(encoding).encode())
     assert [entry.name for entry in roster_files.load(path).entries] == [name]
+
+
+def test_a_line_in_another_encoding_than_the_others_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "roster.csv"
+    path.write_bytes("student,name\rzoe,Zoë\r".encode() + "jp,José\r".encode("cp1252"))
+    with pytest.raises(RosterError) as refused:
+        roster_files.load(path)
+    said = str(refused.value)
+    assert "roster.csv, line 3: it is not UTF-8" in said
+    assert "WINDOWS-1252 'jp,José'" in said
+    assert said.endswith(". Where other lines are UTF-8 already, correct this one in an editor instead")
 
 
 def test_encodings_in_which_names_have_signs_come_last(tmp_path: Path) -> None:
