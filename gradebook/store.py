@@ -387,8 +387,8 @@ def _lock(folder: Path) -> int:
     """Hold the folder until the descriptor is closed or we end, however we end."""
     try:
         if not folder.exists():
-            folder.mkdir(parents=True)
-            folder.chmod(0o700)  # grades and everybody's work; the owner can let others read them
+            text_files.make_private(folder)
+        (folder / FILE).touch()  # SQLite would make a file that a group cannot write, whatever the umask says
         return text_files.locked(folder / _LOCK, wait=False)
     except BlockingIOError:
         raise GradebookError(f"another run is grading into {folder}; wait for it, or stop it first") from None

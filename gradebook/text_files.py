@@ -14,6 +14,7 @@ import io
 import json
 import os
 import re
+import stat
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -72,6 +73,14 @@ def target(path: Path) -> Path:
     return path.resolve() if path.is_symlink() else path
 
 
+def make_private(folder: Path) -> None:
+    """Make a folder of grades and everybody's work: its owner's alone, unless the place and the umask are a group's."""
+    folder.mkdir(parents=True)
+    of_group = stat.S_IRWXU | stat.S_IRWXG | stat.S_ISGID
+    is_shared = folder.stat().st_mode & of_group == of_group
+    folder.chmod(of_group if is_shared else stat.S_IRWXU)
+
+
 @contextlib.contextmanager
 def lock(path: Path) -> Iterator[None]:
     """Hold the file `path`, which is made, until the block ends; whoever else wants it waits."""
@@ -90,7 +99,7 @@ def locked(path: Path, *, wait: bool) -> int:
         BlockingIOError: somebody else has it, and nobody should wait.
         OSError: it cannot be written, or its disk knows no locks.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except OSError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tempfile
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -61,10 +62,9 @@ class Store:
                 names.file(entry.target)
                 budget.take(entry.size_bytes)
             self._folder.mkdir(parents=True, exist_ok=True)
-            draft = Path(tempfile.mkdtemp(prefix=".new-", dir=self._folder))
+            (draft := self._folder / f".new-{uuid.uuid4().hex}").mkdir()
             try:
                 content = copying.write(tuple(entries), draft / "labs")
-                draft.chmod(0o755)
                 if not self.path(content).is_dir():
                     draft.rename(self._folder / content)
             finally:

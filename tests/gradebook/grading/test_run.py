@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import shutil
+import stat
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -265,6 +267,39 @@ def test_two_runs_cannot_grade_into_one_gradebook(small_class: SmallClass) -> No
     with Gradebook(small_class.out, locked=True), pytest.raises(ValueError, match="another run is grading"):
         small_class.grade()
     assert small_class.graded == []
+
+
+@pytest.mark.parametrize(
+    ("mask", "bit", "closed", "open_to"),
+    [
+        (0o002, stat.S_ISGID, stat.S_IRWXO, stat.S_IRGRP | stat.S_IWGRP),
+        (0o022, stat.S_ISGID, stat.S_IRWXG | stat.S_IRWXO, 0),
+        (0o002, 0, stat.S_IRWXG | stat.S_IRWXO, 0),
+        (0o077, 0, stat.S_IRWXG | stat.S_IRWXO, 0),
+    ],
+)
+def test_a_class_is_its_owners_alone_or_its_groups(
+    small_class: SmallClass, tmp_path: Path, mask: int, bit: int, closed: int, open_to: int
+) -> None:
+    """A group works in a folder that hands its group down, with a umask that lets the group write."""
+    place = tmp_path / "shared"
+    place.mkdir()
+    place.chmod(0o770 | bit)
+    small_class.hands_in("ada")
+    before = os.umask(mask)
+    try:
+        small_class.grade(out=place / "spring")
+    finally:
+        os.umask(before)
+    top = stat.S_IMODE((place / "spring").stat().st_mode)
+    assert not top & closed
+    inside = {path: path.stat().st_mode for path in (place / "spring").rglob("*")}
+    assert len(inside) > 10
+    assert [path for path, mode in inside.items() if mode & open_to != open_to] == []
+    if mask == 0o077:
+        assert [path for path, mode in inside.items() if mode & closed] == []
+    if open_to:
+        assert top & stat.S_ISGID
 
 
 def test_a_gradebook_of_another_format_is_refused(small_class: SmallClass) -> None:
