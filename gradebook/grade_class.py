@@ -159,9 +159,9 @@ class _Run:
         stored = before if request.submissions is None else None
         # What the command says goes before what its file says, and that before what the last run was told.
         said = self.settings if request.configuration or stored is None else None
-        known = said or stored
+        again = run_before.labs_again(self._gradebook, self.settings, points) if stored else None
         with of_file(self._description, not request.labs):  # a file without labs has all of them
-            labs = points.select(request.labs or (known.labs if known else None))
+            labs = points.select(request.labs or (said.labs if said else again))
         if before is not None and before.labs != tuple(lab.number for lab in labs):
             was, now = (", ".join(map(str, numbers)) for numbers in (before.labs, [lab.number for lab in labs]))
             self._progress.say(
@@ -219,7 +219,8 @@ class _Run:
         reports.check_weights(graded_reports, self._rubric, by_hand)
 
     def _overrides(self) -> tuple[Override, ...]:
-        return class_summary.given_overrides(self.settings, self._request.out, self._rubric)
+        former = self._gradebook.criteria()
+        return class_summary.given_overrides(self.settings, self._request.out, self._rubric, former)
 
     def _taken_before(self) -> list[Student]:
         """The students as they were taken in; a note where the roster says something else by now."""

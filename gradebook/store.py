@@ -312,6 +312,10 @@ class Gradebook:
                 row[name] = json.loads(row[name]) if row[name] is not None else None
         return rows
 
+    def criteria(self) -> set[str]:
+        """All that were ever graded here."""
+        return set().union(*(json.loads(of) for (of,) in self._database.execute("SELECT criteria FROM gradings")))
+
     def _recorded(self, number: int) -> Recorded:
         outcome, reason, retry, seconds, isolation, result = self._database.execute(
             "SELECT outcome, reason, retry, seconds, isolation, result FROM gradings WHERE id = ?", (number,)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gradebook.cli.echo import echo, note
-from gradebook.cli.host import course
+from gradebook.cli.host import course, rubric
 from gradebook.cli.host import folder as course_folder
 from gradebook.cli.plugins import commands_of, fail, put
 from gradebox.common.command_line import CommandApp
@@ -53,6 +53,8 @@ def export_class(
     try:
         with deciding(folder):
             book = Book.open(folder)
+            if (now := rubric()) and (changed := book.changed_course(now)):
+                note(changed)
             written = book.export(canvas_assignment_id, note)
         notices = book.notices(canvas_assignment_id)
     except (ValueError, OSError) as error:

@@ -10,6 +10,7 @@ from gradebook import command_name
 from gradebook.cli.echo import echo
 from gradebox.common.exit_codes import ExitCode
 from gradebox.course.course import Course, load
+from gradebox.course.rubric import Rubric
 
 _folder: Path | None = None
 
@@ -37,6 +38,14 @@ def course() -> Course:
     except ValueError as error:
         echo(f"could not grade: {error}", err=True)
         raise typer.Exit(int(ExitCode.COULD_NOT_GRADE)) from None
+
+
+def rubric() -> Rubric | None:
+    """The course's rubric as it is now; None where no course is named, or where it cannot be read."""
+    try:
+        return None if _folder is None else load(_folder).rubric
+    except ValueError:
+        return None
 
 
 def handed_out() -> Path:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gradebook.cli.echo import echo, note
+from gradebook.cli.host import rubric
 from gradebook.cli.plugins import fail
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ def mail_feedback(
         book = Book.open(folder)
         if book.changed_settings:
             note(book.changed_settings)
+        if (now := rubric()) and (changed := book.changed_course(now)):
+            note(changed)
         letters, left_out = mail.letters(book.view, folder, subject)
         named = {key for name in only or [] for key in book.keys(name)}
         repeated = {key for name in again or [] for key in book.keys(name)}

@@ -34,6 +34,8 @@ class Book:
     view: view.View
     configuration: Path
     """The file that described the class; its name where there was none."""
+    former: Collection[str]
+    """Criteria that were ever graded here."""
     directory: Directory
     """Finds its students by any of their names."""
     changed_settings: str = ""
@@ -50,11 +52,13 @@ class Book:
             plan = gradebook.plan()
             result = class_summary.of(gradebook)
             points_of = rubric.from_text(gradebook.rubric_text(plan.rubric_digest))
-            directory = class_summary.directory(gradebook)
+            directory, former = class_summary.directory(gradebook), gradebook.criteria()
         settings = class_summary.stored_settings(plan)
         class_view = view.of(result, reviews.load(folder))
         changed = class_summary.changed_file(plan, folder)
-        return cls(folder, result, settings, points_of, class_view, Path(plan.settings["file"]), directory, changed)
+        return cls(
+            folder, result, settings, points_of, class_view, Path(plan.settings["file"]), former, directory, changed
+        )
 
     def export(
         self,
@@ -80,6 +84,15 @@ class Book:
         if changed := changes.text(replace(before, scores=news), changes.exported(self.folder)):
             say(changed)
         return written
+
+    def changed_course(self, now: Rubric) -> str:
+        """What to say if the course's labs, points or pass mark are others by now; empty if they are not."""
+        if now.to_text() == self.rubric.to_text():
+            return ""
+        return (
+            "the course has changed (labs, points, checks or pass mark), and the exports are still of the last run: "
+            f"{command()} class --out {shlex.quote(str(self.folder))} counts anew, and grades only what must be"
+        )
 
     def options(self, canvas_assignment_id: int | None = None) -> everything.Options:
         """Those of `class.toml`, with another assignment if one is named."""
@@ -172,7 +185,7 @@ class Book:
         keys = self.keys(student)
         name = keys[0] if len(keys) == 1 else next(line.result.team for line in self.view.lines if line.student in keys)
         file = class_summary.overrides_file(self.settings, self.folder)
-        written = decisions.override(file, self.rubric, name, criterion, amount, reason, by)
+        written = decisions.override(file, self.rubric, name, criterion, amount, reason, by, self.former)
         unit = "point" if written.points == 1 else "points"
         whose = self._called(keys) if len(keys) == 1 else name
         said = f"{whose} gets {points(written.points)} {unit} for {criterion}; written to {file}"
@@ -185,7 +198,9 @@ class Book:
         """Give these points to everybody who was graded and has fewer; says to whom, and to whom not."""
         file = class_summary.overrides_file(self.settings, self.folder)
         given, as_many, decided = decisions.having_fewer(self.view, self.rubric, criterion, amount)
-        written = [decisions.override(file, self.rubric, key, criterion, amount, reason, by) for key in given]
+        written = [
+            decisions.override(file, self.rubric, key, criterion, amount, reason, by, self.former) for key in given
+        ]
         if not written:
             raise ValueError(f"nobody who was graded has fewer than {amount} points for {criterion}")
         said = [f"{len(written)} of {len(self.view.graded)} students who were graded get {points(written[0].points)} "

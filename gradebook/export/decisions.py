@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from itertools import pairwise
@@ -91,16 +91,26 @@ def _settles(item: reviews.Item) -> bool:
 
 
 def override(
-    file: Path, rubric: Rubric, student: str, criterion: str, points: str, reason: str, by: str = ""
+    file: Path,
+    rubric: Rubric,
+    student: str,
+    criterion: str,
+    points: str,
+    reason: str,
+    by: str = "",
+    former: Collection[str] = (),
 ) -> Override:
     """Write an override into the class's file, instead of an earlier one for the same criterion.
+
+    Entries for `former` criteria, which the class has no more, stay as they are.
 
     Raises:
         OverrideError: the file cannot be used, or the override makes no sense; nothing is changed then.
     """
     new = Override(student, criterion, _points(points), reason.strip(), by, now())
     text = file.read_text(encoding="utf-8-sig") if file.is_file() else _NEW_FILE
-    before = overrides.load(file, rubric) if file.is_file() else ()
+    former = {*former} - {criterion}
+    before = overrides.load(file, rubric, former) if file.is_file() else ()
     after = {(entry.student, entry.criterion): entry for entry in before} | {(student, criterion): new}
     file = target(file)
     draft = file.with_name(f".{file.name}.{os.getpid()}.draft")
@@ -108,7 +118,7 @@ def override(
         file.parent.mkdir(parents=True, exist_ok=True)
         draft.write_text(_changed(text, new), encoding="utf-8")
         try:
-            written = overrides.load(draft, rubric)
+            written = overrides.load(draft, rubric, former)
         except OverrideError as error:
             # The earlier entries were accepted, so the new one is wrong, and not a line of the file.
             raise OverrideError(re.sub(rf"^{re.escape(str(draft))}(:\d+)?: ", "", str(error))) from None

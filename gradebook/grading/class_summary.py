@@ -48,7 +48,7 @@ def of(gradebook: Gradebook) -> ClassResult:
     points = rubric.from_text(gradebook.rubric_text(plan.rubric_digest))
     students = gradebook.students()
     try:
-        given = given_overrides(settings, gradebook.folder, points)
+        given = given_overrides(settings, gradebook.folder, points, gradebook.criteria())
         files = excused.load(gradebook.folder), held_back.load(gradebook.folder)
         decisions = unknown_names.resolve(settings, given, directory(gradebook), *files)
     except (
@@ -155,8 +155,12 @@ def overrides_file(settings: Settings, folder: Path) -> Path:
     return settings.overrides or folder / overrides.DEFAULT_FILE
 
 
-def given_overrides(settings: Settings, folder: Path, points: Rubric) -> tuple[overrides.Override, ...]:
+def given_overrides(
+    settings: Settings, folder: Path, points: Rubric, former: Collection[str]
+) -> tuple[overrides.Override, ...]:
     """The points given by hand in this class; none where no file was named and there is none next to the gradebook.
+
+    `former` are criteria that it had, and may have no more.
 
     Raises:
         OverrideError: the file cannot be used.
@@ -172,7 +176,7 @@ def given_overrides(settings: Settings, folder: Path, points: Rubric) -> tuple[o
             f"{file} is no .toml file. {command()} review CLASS --override STUDENT CRITERION POINTS REASON writes one, "
             "an entry at a time: give it once for each row of a table"
         )
-    return overrides.load(file, points) if file.is_file() or settings.overrides else ()
+    return overrides.load(file, points, former) if file.is_file() or settings.overrides else ()
 
 
 def dump(folder: Path) -> str:

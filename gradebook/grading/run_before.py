@@ -9,8 +9,10 @@ from pathlib import Path
 
 from gradebook.results import GradebookError, Student
 from gradebook.settings import Settings
-from gradebook.store import FILE, Plan
+from gradebook.store import FILE, Gradebook, Plan
 from gradebook.text_files import some
+from gradebox.course import rubric
+from gradebox.course.rubric import Rubric
 
 _MANY = 3
 """Fewer students may all be others by chance."""
@@ -68,6 +70,15 @@ def check_course(before: Plan | None, criteria: Collection[str], out: Path) -> N
             f"{out} has a class of another course, with {some(sorted(before.digests), 3)}, and this one has "
             f"{some(sorted(criteria), 3)}. Name another folder with --out"
         )
+
+
+def labs_again(gradebook: Gradebook, settings: Settings, now: Rubric) -> tuple[int, ...] | None:
+    """The labs of a run that names none, as the run before had them; None for all, whichever the course has now."""
+    plan = gradebook.plan()
+    then = rubric.from_text(gradebook.rubric_text(plan.rubric_digest))
+    if settings.labs is None and {lab.number for lab in then.labs} == set(plan.labs):
+        return None
+    return plan.labs
 
 
 def notices(

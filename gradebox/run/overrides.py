@@ -48,8 +48,8 @@ class _File:
     override: tuple[Override, ...] = ()
 
 
-def load(path: Path, rubric: Rubric) -> tuple[Override, ...]:
-    """Read and check a file of overrides.
+def load(path: Path, rubric: Rubric, former: Collection[str] = ()) -> tuple[Override, ...]:
+    """Read and check a file of overrides; `former` criteria, which the rubric has no more, are let be.
 
     Raises:
         OverrideError: it cannot be read, is no valid TOML, or an entry lacks a field, names no criterion of the rubric,
@@ -58,13 +58,16 @@ def load(path: Path, rubric: Rubric) -> tuple[Override, ...]:
     try:
         document = reading.toml(path)
         entries = reading.into(_File, document).override
-        _check(document, entries, {criterion.id: criterion.points for lab in rubric.labs for criterion in lab.criteria})
+        most = {criterion.id: criterion.points for lab in rubric.labs for criterion in lab.criteria}
+        _check(document, entries, most, former)
     except reading.ReadingError as error:
         raise OverrideError(str(error)) from None
     return tuple(replace(entry, reason=entry.reason.strip()) for entry in entries)
 
 
-def _check(document: reading.Document, entries: Sequence[Override], most: Mapping[str, Decimal]) -> None:
+def _check(
+    document: reading.Document, entries: Sequence[Override], most: Mapping[str, Decimal], former: Collection[str]
+) -> None:
     """Raise ReadingError for what a type does not say."""
     pairs: set[tuple[str, str]] = set()
     for number, entry in enumerate(entries):
@@ -72,6 +75,8 @@ def _check(document: reading.Document, entries: Sequence[Override], most: Mappin
         for name in ("student", "criterion", "reason"):
             if not getattr(entry, name).strip():
                 raise document.error((*place, name), f"{name} is empty")
+        if entry.criterion in former and entry.criterion not in most:
+            continue
         if entry.criterion not in most:
             meant = _meant(entry.criterion, most)
             raise document.error((*place, "criterion"), f"there is no criterion {entry.criterion!r}; {meant}")

@@ -16,6 +16,7 @@ from rich.console import Console
 
 import grader
 from gradebook import results, versions
+from gradebook.export.book import Book
 from gradebook.grading import class_summary
 from gradebook.store import Gradebook
 from gradebox.common.configuration import ROOT
@@ -107,6 +108,43 @@ def test_other_points_are_counted_without_grading(small_class: SmallClass, other
     after = small_class.grade(course=other_course).students[0]
     assert len(small_class.graded) == 1
     assert _points(after)["environment_described"] != _points(before)["environment_described"]
+
+
+def test_exports_say_that_the_course_has_changed(small_class: SmallClass, other_course: Course) -> None:
+    small_class.hands_in("ada")
+    small_class.grade()
+    book = Book.open(small_class.out)
+    assert book.changed_course(grader.course().rubric) == ""
+    assert "class --out" in book.changed_course(other_course.rubric)
+    lower = replace(grader.course().rubric, pass_percent=Decimal(40))
+    assert "pass mark" in book.changed_course(lower)
+    small_class.grade(course=replace(grader.course(), rubric=lower), submissions=None)
+    assert len(small_class.graded) == 1
+    assert Book.open(small_class.out).changed_course(lower) == ""
+
+
+def test_a_lab_that_a_course_has_no_more_or_again_needs_no_submissions(small_class: SmallClass) -> None:
+    course, all_labs = grader.course(), grader.course().rubric.labs
+    fewer = replace(course, rubric=replace(course.rubric, labs=all_labs[:-1]))
+    small_class.hands_in("ada")
+    small_class.grade(labs=None)
+    for now in (fewer, course):
+        result = small_class.grade(course=now, submissions=None, labs=None)
+        assert result.labs == tuple(lab.number for lab in now.rubric.labs)
+    fewer = replace(course, rubric=replace(course.rubric, labs=all_labs[1:]))
+    Book.open(small_class.out).override("ada", MEMORY, "0", "late plot")
+    console = Console(file=io.StringIO(), width=1000)
+    small_class.grade(course=fewer, submissions=None, labs=None, console=console)
+    assert f"override of {MEMORY} for ada has no effect: its lab is not graded" in console.file.getvalue()
+    book = Book.open(small_class.out)
+    with pytest.raises(ValueError, match=f"there is no criterion '{MEMORY}'"):
+        book.override("ada", MEMORY, "1", "again")
+    other = fewer.labs[0].criteria[0].id
+    book.override("ada", other, "0", "x")
+    ada = small_class.grade(submissions=None, labs=None).students[0]
+    assert [entry.criterion for entry in ada.overrides] == [MEMORY, other]
+    assert small_class.grade(labs=(1,), submissions=None).labs == (1,)
+    assert small_class.grade(labs=None, submissions=None).labs == (1,), "as the run before was told"
 
 
 def _points(student: results.StudentResult) -> dict[str, Decimal]:
