@@ -160,7 +160,7 @@ def tuned(generator: InputGenerator) -> Tuned:
     warmup, steps = generator.shuffled([4, 5, 7, 8])[0], generator.integer(7, 12)
     maker = MakerCase(
         width=512,  # kernels that outlast their launches, so that the device lags behind
-        layers=generator.integer(6, 9),
+        layers=generator.integer(4, 6),
         decode_seconds=generator.uniform(2e-6, 3e-6),
         too_large=1 << 14,
         late_batch=rows[0][0],
