@@ -453,5 +453,5 @@ def _trained_script(submission: Submission, case: Train) -> tuple[Train, list[Tr
 def _program(submission: Submission, generator: InputGenerator, arguments: list[str]) -> Program:
     """The training's program, with arguments that nobody knows beforehand."""
     train(submission, main_training(generator))  # done already: what does not end there does not end here
-    epochs, batch = generator.integer(2, 3), generator.integer(24, 48)
+    epochs, batch = generator.integer(2, 3), generator.integer(60, 96)
     return Program(module=DDP, argv=[*arguments, "--epochs", str(epochs), "--batch-size", str(batch)])
