@@ -85,6 +85,10 @@ class PassReply:
     """The part of the model that is not trained: ones before."""
     reduced_bytes: int
     """As PyTorch's dispatcher saw it; what counts where nobody counts `loopback_bytes`."""
+    reduced_numbers: int = 0
+    """How many numbers these bytes are."""
+    early_bytes: int | None = None
+    """Carried between the forward passes of a window; None if they are not one for each batch."""
     product_flops: int = 0
     """Of matrix products, as PyTorch's dispatcher saw them."""
     written_bytes: int | None = None

@@ -14,7 +14,7 @@ from gradebox.sandbox.observer import SystemReading
 from gradebox.sandbox.probe_loader import Student
 from grader.lab3.accumulation.cases import Accumulate, AccumulateReply, Pass, PassReply, Refusals, RefusalsReply
 from grader.lab3.shared.cases.modules import DDP
-from grader.shared.probes.collectives import Collectives
+from grader.shared.probes.collectives import Collectives, watching_windows
 from grader.shared.probes.endings import refused as is_refused
 from grader.shared.probes.loaders import sized_loader
 from grader.shared.probes.looks import written_bytes
@@ -104,7 +104,8 @@ def _pass(student: Student, case: Pass) -> PassReply:
         _kept.append(trained)
     trained.eval()
     before = written_bytes()
-    with Collectives() as collectives:
+    collectives = Collectives()
+    with watching_windows(model, collectives, case.steps, len(own)) as early_bytes, collectives:
         result = run(trained, loader, case.steps, **options)
     after = written_bytes()
     return PassReply(
@@ -112,6 +113,8 @@ def _pass(student: Student, case: Pass) -> PassReply:
         weight=model.together(),
         frozen=model.scale.detach().cpu(),
         reduced_bytes=collectives.reduced_bytes,
+        reduced_numbers=collectives.reduced_numbers,
+        early_bytes=early_bytes(),
         product_flops=collectives.product_flops,
         written_bytes=None if before is None or after is None else after - before,
     )

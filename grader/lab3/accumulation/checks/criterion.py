@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+import numpy as np
+
 from gradebox.course.criterion import builds_on, criterion
 from gradebox.run.assertions import Cause, recognising, require, require_between
 from gradebox.run.input_generator import InputGenerator
@@ -14,6 +16,7 @@ from grader.lab3.accumulation.cases import (
     Accumulate,
     AccumulateReply,
     Pass,
+    PassReply,
     Refusals,
     classification,
     short_tail,
@@ -99,6 +102,7 @@ class TestAccumulation:
                         hint="Run forward and backward of all batches of a window but the last one inside no_sync().",
                     )
             for rank, reply in enumerate(replies):
+                _require_exchanged_last(case, steps, reply.passes[0], rank)
                 done, least = reply.passes[0].product_flops, case.product_flops(rank)
                 require(
                     done >= least,
@@ -174,6 +178,26 @@ def _counts(case: Pass, replies: Sequence[AccumulateReply]) -> list[_Count]:
         who, extra = f"{len(replies)} ranks exchanged", others * size + NETWORK_BYTES
         counts.append(_Count(who, network, 2 * others * size, NETWORK_SHARE, extra, ways=", there and back"))
     return counts
+
+
+def _require_exchanged_last(case: Pass, steps: int, reply: PassReply, rank: int) -> None:
+    """Fail if gradients go around before a window's last batch, or twice after it, in whatever type."""
+    size = np.asarray(case.weight).size
+    hint = "Run forward and backward of all batches of a window but the last one inside no_sync()."
+    early = reply.early_bytes or 0
+    require(
+        early <= steps * EXTRA_BYTES_SHARE * case.gradient_bytes + EXTRA_BYTES,
+        f"rank {rank} exchanged {early:,} bytes before the last batches of {steps} windows; gradients have "
+        f"{case.gradient_bytes:,} bytes",
+        hint,
+    )
+    most = steps * size * (1 + EXTRA_BYTES_SHARE) + EXTRA_BYTES
+    require(
+        reply.reduced_numbers <= most,
+        f"rank {rank} reduced {reply.reduced_numbers:,} numbers in {steps} optimizer steps, expected {steps * size:,}, "
+        "and little more",
+        hint,
+    )
 
 
 def _cause_of_bytes(case: Pass, replies: Sequence[AccumulateReply]) -> Cause | None:
