@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TypeAlias
 
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from grader.shared.probes.kept import function, notes
@@ -53,7 +54,12 @@ class Collectives(TorchDispatchMode):
 def watching_windows(model: nn.Module, collectives: Collectives, steps: int, batches: int) -> Iterator[EarlyBytes]:
     """What is carried while a model is trained in windows of so many batches, of the epoch's `batches` in all."""
     note, carried = notes()
-    hook = model.register_forward_pre_hook(function(lambda *_: note(collectives.carried_bytes)))
+
+    def look(module: nn.Module, _: object) -> None:
+        if module is model:
+            note(collectives.carried_bytes)
+
+    hook = register_module_forward_pre_hook(function(look))  # for all: one of the model's own nobody could copy with it
 
     def early_bytes() -> int | None:
         """Bytes between the forward passes of a window; None if not each batch had one pass."""

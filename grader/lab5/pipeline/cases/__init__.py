@@ -114,6 +114,8 @@ class TrainedEpochs:
     """What `log_step` was told of each step's samples."""
     reduced_gradients: float
     """Bytes reduced among ranks, in sizes of all gradients."""
+    early_gradients: float = 0.0
+    """Bytes exchanged in any way between the forward passes of windows, in sizes of all gradients."""
     written_bytes: int | None = None
     """To files, pipes and the network, by the operating system's count; None where it counts none."""
 

@@ -124,6 +124,12 @@ def _judge_training(training: Training, runs: Sequence[TrainedEpochs], what: str
                 if abs(run.reduced_gradients / len(run.batches) - 1) < 0.2
                 else "Use no_sync() around forward and backward of all batches of a window except the last.",
             )  # fmt: skip
+            if training.weight.size > _LARGE:
+                require_between(
+                    run.early_gradients / total, 0.0, 0.1,
+                    what=f"{what}: bytes exchanged before the last batches of windows, in gradients per optimizer step",
+                    expected="next to none", hint=_EACH_BATCH_EXCHANGED,
+                )  # fmt: skip
 
 
 def judge_orders(training: Training, replies: Sequence[EpochsReply]) -> None:

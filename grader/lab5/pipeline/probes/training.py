@@ -45,7 +45,7 @@ from grader.lab5.pipeline.probes.trainers import (
     steps_of,
     try_parts,
 )
-from grader.shared.probes.collectives import Collectives
+from grader.shared.probes.collectives import Collectives, watching_windows
 from grader.shared.probes.endings import ending
 from grader.shared.probes.facts import has_graph, is_training, modules_of
 from grader.shared.probes.kept import function, method, notes
@@ -70,8 +70,10 @@ def epochs(student: Student, inputs: Epochs) -> EpochsReply:
         for number, training in enumerate(inputs.trainings):
             made = make(student, base_of(student) / f"run-{number}", training, asleep=inputs.asleep)
             model, results, modes = made.model, [], []
+            reduced, window = Collectives(), training.config["accumulation_steps"]
+            watching = watching_windows(model, reduced, window, training.batches(student.ranks))
             before = written_bytes()
-            with optimizer_steps(made), Collectives() as reduced:
+            with optimizer_steps(made), watching as early_bytes, reduced:
                 for epoch in range(training.config["epochs"]):
                     model.eval()
                     results.append(epoch_of(made.trainer, epoch))
@@ -89,6 +91,7 @@ def epochs(student: Student, inputs: Epochs) -> EpochsReply:
                     frozen=bool((exact(model.gain, "the gain") == 1).all()),
                     logged_samples=made.logged_samples(),
                     reduced_gradients=reduced.reduced_bytes / model.whole().nbytes,
+                    early_gradients=(early_bytes() or 0) / model.whole().nbytes,
                     written_bytes=None if before is None or after is None else after - before,
                 )
             )
