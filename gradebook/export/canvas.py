@@ -89,6 +89,11 @@ def _assignments(view: View) -> list[_Assignment]:
     ]
 
 
+def _is_canvas_export(view: View) -> bool:
+    """Whether the roster has Canvas's row of points, which says of its totals that they can only be read."""
+    return any(json.loads(line.result.columns.get(CANVAS_POINTS, "{}")) for line in view.lines)
+
+
 def _number(text: str) -> Decimal | None:
     """A number of Canvas's export, which has decimals behind a point or a comma, and perhaps parts thousands."""
     text = _PARTED.sub("", text) if _THOUSANDS.fullmatch(text) else text.replace(",", ".")
@@ -122,6 +127,11 @@ def notices(view: View, assignment_id: int | None) -> tuple[str, ...]:
         )
     if title in (*_IDS, *_NAMES, *_MORE_IDS, "Student", "Section"):
         return (f"Canvas takes the column {title!r} for one about students, and imports no grade: {rename}",)
+    if title == view.result.title and (numbered := _TITLE_AND_ID.fullmatch(title)) is not None:
+        return (
+            f"Canvas takes ({numbered['id']}) at the end of {title!r} for an assignment's number: write the right one "
+            f"as canvas_assignment_id into class.toml, or {rename}",
+        )
     if (word := _PERHAPS.search(title)) is not None:
         return (
             f"Canvas may drop the column {title!r}, because {word[0]!r} is in titles of its own totals. If Canvas "
@@ -150,7 +160,7 @@ def _other_grades(view: View, assignment: str) -> tuple[str, ...]:
 def _about_assignments(view: View, assignment_id: int | None) -> tuple[str, ...]:
     """Where Canvas's own list of assignments has another one than class.toml, several, or one of other points."""
     assignments, title = _assignments(view), view.result.title
-    if not assignments:
+    if not assignments and (assignment_id is not None or not _is_canvas_export(view)):
         return ()
     if assignment_id is not None:
         chosen = [known for known in assignments if known.id == assignment_id]

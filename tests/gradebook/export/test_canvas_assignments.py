@@ -37,6 +37,9 @@ def of(folder: Path, titles: str, worth: str, title: str) -> view.View:
         ("Lab 1 (11),Lab 2 (12)", "20,20", "Lab 1", 12, "canvas_assignment_id = 12 is Canvas's 'Lab 2', and"),
         ("Lab 1 (11),Lab 2 (12)", "20,20", "lab 1", None, "no assignment 'lab 1' (but 'Lab 1'), so Canvas will"),
         ("Lab 1 (11),Lab 2 (12)", "20,20", "Lab 3", None, "no assignment 'Lab 3', so Canvas will offer to create one"),
+        ("Notes,Final Score", ",(read only)", "Lab 3", None, "no assignment 'Lab 3', so Canvas will offer to"),
+        ("Lab 1 (11),Lab 2 (12)", "20,20", "Lab 1 (2026)", None, "Canvas takes (2026) at the end of 'Lab 1 (2026)'"),
+        ("Notes,Final Score", ",", "Lab 1 (2026)", None, "an assignment's number: write the right one as canvas_assig"),
     ],
 )  # fmt: skip
 def test_another_assignment_than_canvas_has_is_named(
@@ -54,6 +57,7 @@ def test_another_assignment_than_canvas_has_is_named(
         ("Lab 1 (11),Lab 1 (12)", "100,20", 12),
         ("Lab 1 (11),Final Score", "(read only),(read only)", None),
         ("Notes,Final Score", ",", None),
+        ("Notes,Final Score", ",(read only)", 11),
     ],
 )
 def test_the_right_assignment_needs_no_word(titles: str, worth: str, chosen: int | None, tmp_path: Path) -> None:
