@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 _ABSENT = re.compile(r"labs/(\S+\.py) does not exist in the submission")
 _UNKNOWN = re.compile(r"No module named '([\w.]+)'")
+_FROM_FOLDER = re.compile(r"cannot import name '(\w+)' from 'labs\.(\w+)' \(\S*__init__\.py\)")
 _NUMBERED = re.compile(r"([a-z]+)[-_ ]?0*([0-9]+)", re.IGNORECASE)
 _SHOWN = 4
 _GIVEN = ", as the hand-out has it"
@@ -25,12 +26,16 @@ def hint(message: str, files: Sequence[str]) -> str:
         return _of_absent(match[1], files)
     if match := _UNKNOWN.search(message):
         return _of_unknown(match[1], files)
+    if (match := _FROM_FOLDER.search(message)) and f"{match[2]}/{match[1]}.py" not in files:
+        return _of_absent(f"{match[2]}/{match[1]}.py", files).removesuffix(_GIVEN)
     return ""
 
 
 def is_elsewhere(message: str, advice: str) -> bool:
     """Whether a check failed because a file has another name or place. Not if its whole folder is absent."""
-    return _ABSENT.search(message) is not None and re.search(r"rename it|move it to| holds ", advice) is not None
+    if not any(pattern.search(message) for pattern in (_ABSENT, _UNKNOWN, _FROM_FOLDER)):
+        return False
+    return re.search(r"rename it|move it to| holds |: from [.]|: from labs[.]", advice) is not None
 
 
 def lacking_package(advice: str) -> str:
@@ -128,4 +133,6 @@ def _of_unknown(module: str, files: Sequence[str]) -> str:
         return f"a file of yours that is next to it is imported with a dot: from .{module} import ..."
     if any(file == f"{first}.py" or file.startswith(f"{first}/") for file in files):
         return f"it is next to the labs: from labs.{module} import ..."
+    if other := _named_otherwise(first, files):
+        return f"the folder is called {other} here, and not {first}: from labs.{other} import ..."
     return f"{first}{_NOT_INSTALLED}: do without it"

@@ -438,6 +438,16 @@ def test_a_file_beside_it_is_imported_with_a_dot(graded: Graded) -> None:
     late = "def product(left, right):\n    import torchx\n"
     assert graded(numbers=f"{NUMBERS}\n\n{late}")["product"].hint == absent
     assert import_advice.lacking_package(absent) == "torchx"
+    assert not import_advice.is_elsewhere("No module named 'torchx'", absent)
+
+
+def test_a_helper_that_was_not_handed_in_and_a_folder_of_another_name_are_named(graded: Graded) -> None:
+    called = "the folder is called lab1_gpu_basics here, and not lab1_basics: from labs.lab1_gpu_basics import ..."
+    assert import_advice.hint("No module named 'lab1_basics'", ["lab1_gpu_basics/a.py"]) == called
+    check = graded(files={"basics_week1/numbers.py": f"from . import tools\n{NUMBERS}"})["product"]
+    assert check.hint == "basics_week1 holds numbers.py: add tools.py"
+    for message, advice in ((check.message, check.hint), ("No module named 'lab1_basics'", called)):
+        assert import_advice.is_elsewhere(message, advice)
     assert import_advice.lacking_package("do without it") == ""
 
 
