@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,9 +12,8 @@ import pytest
 import grader
 from gradebook.intake import platforms, roster_files
 from gradebook.intake.collect import Intake, Store
-from gradebook.intake.handed_in import IntakeError, find
+from gradebook.intake.handed_in import IntakeError
 from gradebook.intake.lab_folders import LabNames
-from gradebook.roster import RosterError
 from gradebook.settings import Settings
 from tests.gradebook.conftest import SmallClass
 from tests.gradebook.intake.downloads import CANVAS, CODE, LAB, MOODLE, Downloads
@@ -263,8 +261,6 @@ def test_an_export_that_names_nobody_is_one_line(downloads: Downloads) -> None:
 
 # --- encodings ------------------------------------------------------------------------------------------------------
 
-ROSTER = "student;name\nmüller;Zoë Müller\n"
-
 
 @pytest.mark.parametrize("name", ["ada.pdf", "ada.docx", "Ada Lovelace.py"])
 def test_a_file_with_a_students_name_that_is_no_submission_is_refused_and_no_silent_zero(
@@ -288,67 +284,6 @@ def test_a_time_in_gradescopes_export_that_is_none_is_refused(downloads: Downloa
     for empty in ("", "~"):
         downloads.put("submission_metadata.yml", f"---\n{people}  :created_at: {empty}\n".encode())
         assert downloads.take()["17"].submitted_at is None
-
-
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32"])
-def test_rosters_are_read_as_spreadsheets_save_them(tmp_path: Path, encoding: str) -> None:
-    (tmp_path / "roster.csv").write_bytes(ROSTER.encode(encoding))
-    (entry,) = roster_files.load(tmp_path / "roster.csv").entries
-    assert (entry.student, entry.name) == ("müller", "Zoë Müller")
-
-
-@pytest.mark.parametrize(
-    ("read", "error"), [(roster_files.load, RosterError), (find, IntakeError)], ids=["roster", "list"]
-)
-def test_an_old_encoding_is_refused_with_the_remedy(
-    tmp_path: Path, read: Callable[[Path], object], error: type[Exception]
-) -> None:
-    (tmp_path / "list.csv").write_bytes(ROSTER.encode("latin-1"))
-    with pytest.raises(error, match=r"line 2: it is not UTF-8\. Save .* reads right: WINDOWS-1252 'müller;Zoë Müller'"):
-        read(tmp_path / "list.csv")
-
-
-@pytest.mark.parametrize(
-    ("encoding", "name"),
-    [
-        ("GB18030", "李小龙"),
-        ("WINDOWS-1251", "Иван Петров"),
-        ("SHIFT_JIS", "佐藤 花子"),
-        ("ISO-8859-2", "Łukasz Ďuriš"),
-        ("EUC-KR", "김민수"),
-        ("WINDOWS-1253", "Γιώργος"),
-        ("MACINTOSH", "Zoë Müller Ås"),
-        ("CP437", "Zoë Müller"),
-        ("CP852", "Łukasz Ďuriš"),
-    ],
-)
-def test_the_refusal_shows_names_in_the_encoding_that_the_file_has(tmp_path: Path, encoding: str, name: str) -> None:
-    path = tmp_path / "roster.csv"
-    path.write_bytes(f"student,name\nada,{name}\n".encode(encoding))
-    with pytest.raises(RosterError, match=f"{encoding} 'ada,{name}'"):
-        roster_files.load(path)
-    path.write_bytes(path.read_bytes().decode(encoding).encode())
-    assert [entry.name for entry in roster_files.load(path).entries] == [name]
-
-
-def test_a_line_in_another_encoding_than_the_others_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "roster.csv"
-    path.write_bytes("student,name\rzoe,Zoë\r".encode() + "jp,José\r".encode("cp1252"))
-    with pytest.raises(RosterError) as refused:
-        roster_files.load(path)
-    said = str(refused.value)
-    assert "roster.csv, line 3: it is not UTF-8" in said
-    assert "WINDOWS-1252 'jp,José'" in said
-    assert said.endswith(". Where other lines are UTF-8 already, correct this one in an editor instead")
-
-
-def test_encodings_in_which_names_have_signs_come_last(tmp_path: Path) -> None:
-    path = tmp_path / "roster.csv"
-    path.write_bytes("student,name\nada,Łukasz Żółć\nbob,Zoë Ďurią\n".encode("iso8859-2"))
-    with pytest.raises(RosterError) as refused:
-        roster_files.load(path)
-    said = str(refused.value)
-    assert said.index("ISO-8859-2 'ada,Łukasz") < said.index("WINDOWS-1250"), "they differ in a later line only"
 
 
 def test_nobody_in_a_roster_is_passed_over_who_lacks_the_key(tmp_path: Path) -> None:
