@@ -286,7 +286,7 @@ class _Run:
                 "Give all submissions each time, or a roster"
             )
         reasons: dict[str, list[str]] = {}
-        taken = [self._or_kept(student, known.get(student.student), here, reasons) for student in named]
+        taken = [self._or_kept(student, run_before.earlier(student, known, named), here, reasons) for student in named]
         for reason, names_of in reasons.items():
             self._progress.say(f"{text_files.some(names_of, most=20)}: {reason}")
         return taken

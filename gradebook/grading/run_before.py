@@ -72,6 +72,19 @@ def check_course(before: Plan | None, criteria: Collection[str], out: Path) -> N
         )
 
 
+def earlier(student: Student, before: Mapping[str, Student], now: Sequence[Student]) -> Student | None:
+    """The student in the run before, perhaps under a key that nobody has any more: without a roster it is a name."""
+    if student.student in before:
+        return before[student.student]
+    keys = {other.student for other in now}
+    names = (name for name in (student.name, *student.columns.values()) if name in before and name not in keys)
+    return next((before[name] for name in names if _is_unique(name, now)), None)
+
+
+def _is_unique(name: str, students: Sequence[Student]) -> bool:
+    return sum(name in (student.name, *student.columns.values()) for student in students) == 1
+
+
 def labs_again(gradebook: Gradebook, settings: Settings, now: Rubric) -> tuple[int, ...] | None:
     """The labs of a run that names none, as the run before had them; None for all, whichever the course has now."""
     plan = gradebook.plan()

@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from gradebook.export.book import Book
 from gradebook.grading import missing
 from gradebook.results import ClassResult, Student
 from gradebook.settings import Settings
@@ -64,6 +65,23 @@ def test_earlier_work_counts_also_if_somebody_else_has_the_same(small_class: Sma
     ada, bob = result.students
     assert (bob.status, bob.score, bob.outdated) == ("graded", ada.score, True)
     assert "bob: handed in before, and is not in these submissions" in said
+
+
+def test_earlier_work_stays_with_a_student_whose_key_is_another_one(small_class: SmallClass, tmp_path: Path) -> None:
+    for name in ("Ada Lovelace", "Bob Ross", "Wei Zhang", "dan"):
+        small_class.hands_in(name)
+    first, _ = graded(small_class)
+    Book.open(small_class.out).override("Bob Ross", "lab1.memory", "0", "late")
+    for name in ("Ada Lovelace", "Wei Zhang"):
+        shutil.rmtree(small_class.submissions / name)
+    roster = tmp_path / "roster.csv"
+    roster.write_text("student,name\nal1,Ada Lovelace\nbr2,Bob Ross\nwz3,Wei Zhang\nwz4,Wei Zhang\ndan,Dan\n")
+    second, said = graded(small_class, roster=roster)
+    ada, bob, *namesakes, _ = second.students
+    assert (ada.student, ada.score, ada.outdated) == ("al1", first.students[0].score, True)
+    assert [entry.criterion for entry in bob.overrides] == ["lab1.memory"]
+    assert "older than the submission" not in said
+    assert [row.score for row in namesakes] == [0, 0], "whose of the two it was nobody knows"
 
 
 def test_who_never_handed_in_or_left_a_team_has_nothing(small_class: SmallClass, roster: Path) -> None:
