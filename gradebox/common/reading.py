@@ -122,6 +122,8 @@ _QUOTED = re.compile(r"\"[^\"]*\"|'[^']*'")
 _ODD_SPACE = re.compile("[\u00a0\u2000-\u200f\u202f\u2060\u3000\ufeff]")
 """Blanks that TOML takes for a part of a name."""
 _BARE_KEY = re.compile(r"\s*([^\s\"'=#\[][^\"'=#]*?)\s*=")
+_DAY = re.compile(r"[^=#]*=\s*(?:\d{4}-\d+-\d+|\d{1,2}[./]\d{1,2}[./]\d{4})(?!\d)")
+_PLAIN_KEY = re.compile(r"[\w.-]+", re.ASCII)
 CONFLICT = re.compile(r"(<{7}|>{7}|\|{7}) .*|={7}")
 """A line that Git writes into a file that two people changed."""
 CONFLICT_REMEDY = "Git could not merge this file: keep one version of the lines between <<<<<<< and >>>>>>>"
@@ -181,8 +183,10 @@ def _usual(line: str) -> str:
         return f"; the line has a {name} (U+{ord(match[0]):04X}), as text processors write it: type a space instead"
     if "\\" in line and '"' in line:
         return "; in double quotes a backslash needs another one: write / in paths, or use 'single quotes'"
-    if match := _BARE_KEY.match(line):
+    if (match := _BARE_KEY.match(line)) and not _PLAIN_KEY.fullmatch(match[1]):
         return f'; a name with other signs than letters, digits, - and _ needs quotes: "{match[1]}" = ...'
+    if _DAY.match(line):
+        return "; there is no such day or time, or it is written in another way: write it like 2026-03-01T23:59:00"
     return ""
 
 

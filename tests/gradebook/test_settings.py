@@ -124,7 +124,11 @@ def test_nothing_needs_to_be_said() -> None:
         ("[git]\nprotocols = ['ext']", "protocols = 'ext': expected 'https'"),
         ("[limits]\nfiles = 0", "would refuse every submission"),
         ("[limits]\nfiles = 100000", "at most 4000"),
-        ("title = ", "class.toml:1: not valid TOML"),
+        ("title = ", "class.toml:1: not valid TOML: [^;]*$"),
+        *(
+            (f"deadline = {day}", "class.toml:1: not valid TOML: .*; there is no such day or time, or it is written in")
+            for day in ("2026-02-29T23:59:00", "2026-13-01T23:59:00", "2026-03-01T23:60:00Z", "24.10.2026", "1/3/2026")
+        ),
         ("title = \u201cGPU\u201d", "class.toml:1: not valid TOML: .*; write straight quotes"),
         ("labs\u00a0= [1]", r"class.toml:1: not valid TOML: .*; the line has a no-break space \(U\+00A0\)"),
         ('roster = "C:\\Users\\x\\roster.csv"', "in double quotes a backslash needs another one: write / in paths"),
