@@ -74,7 +74,9 @@ def write(view: View, exports: Path, form: Form, out: Path) -> tuple[Path, list[
         _remove_old(out, form, content)
         # What marks the folder as ours goes first: a command that was stopped midway is given again.
         for name in sorted(content, key=lambda name: name != _MARKS[form]):
-            write_file(out / name, content[name]).chmod(0o755 if name.endswith(".sh") else 0o644)
+            path = write_file(out / name, content[name])
+            if name.endswith(".sh"):  # for whoever may read it, as the umask says
+                path.chmod((mode := path.stat().st_mode) | (mode & 0o444) >> 2)
     by_reason: dict[str, list[str]] = {}
     for line in view.lines:
         if line.student not in reached:

@@ -6,6 +6,7 @@ import csv
 import hashlib
 import io
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -168,6 +169,20 @@ def test_what_two_students_share_reaches_neither_and_long_names_stay_files(
     with zipfile.ZipFile(tmp_path / "f.zip") as archive:
         assert all(len(name.encode()) < 255 for name in archive.namelist())
         assert {name.split("_", 4)[1] for name in archive.namelist()} == set("789")
+
+
+@pytest.mark.parametrize(("mask", "text", "script"), [(0o077, 0o600, 0o700), (0o002, 0o664, 0o775)])
+def test_files_are_for_whom_the_umask_says(
+    small_class: SmallClass, tmp_path: Path, mask: int, text: int, script: int
+) -> None:
+    folder = grade(small_class, "username,email\nAda,a@x.edu\n", "ada")
+    before = os.umask(mask)
+    try:
+        export(folder, "github", tmp_path / "target")
+    finally:
+        os.umask(before)
+    modes = {path.suffix: path.stat().st_mode & 0o777 for path in (tmp_path / "target").iterdir() if path.is_file()}
+    assert (modes[".md"], modes[".sh"]) == (text, script)
 
 
 @pytest.mark.parametrize("form", ["github", "folders"])
