@@ -91,7 +91,7 @@ class Book:
             return ""
         return (
             "the course has changed (labs, points, checks or pass mark), and the exports are still of the last run: "
-            f"{command()} class --out {shlex.quote(str(self.folder))} counts anew, and grades only what must be"
+            f"{command()} class --out {shlex.quote(str(self.folder))} counts again, and grades only what must be"
         )
 
     def options(self, canvas_assignment_id: int | None = None) -> everything.Options:

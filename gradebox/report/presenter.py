@@ -24,8 +24,9 @@ from gradebox.run.request_builder import build_request
 
 _LATE_SHARE, _LATE_SECONDS = 1.2, 60.0
 """How much later than its time limit a judge is ended."""
-_SAVE_SECONDS = 5.0
-"""How often what was graded so far is written down, in case that this process is killed. Each time takes 40 ms."""
+_SAVE_SECONDS, _SAVE_SHARE = 1.0, 0.01
+"""How often at most what was graded so far is written down, in case that this process is killed, and which share of the
+time that may take: of a large course it is the whole document, 40 ms each time."""
 
 
 class Presenter(Watcher):
@@ -45,7 +46,7 @@ class Presenter(Watcher):
         self.grading = Grading(self.order, self)
         self._titles = {check.id: check.title for check in self.grading.plan}
         self._bar = Progress()
-        self._saved = time.monotonic()
+        self._save_at = time.monotonic() + _SAVE_SECONDS
         self._earlier: progress.Earlier | None = None
 
     def close(self) -> None:
@@ -64,13 +65,14 @@ class Presenter(Watcher):
 
     def finished(self, check: str, report_: CheckReport) -> None:
         self._bar.finished(report_)
-        if time.monotonic() - self._saved < _SAVE_SECONDS:
+        if (began := time.monotonic()) < self._save_at:
             return
-        self._saved = time.monotonic()
         result = self.grading.result("the grader was ended before the grading was over")
         self._what_was_before(result)
         with contextlib.suppress(OSError):  # said at the end, when it matters
             report.save(result, self._options.report_folder)
+        ended = time.monotonic()
+        self._save_at = ended + max(_SAVE_SECONDS, (ended - began) / _SAVE_SHARE)
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
