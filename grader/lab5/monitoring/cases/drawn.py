@@ -153,7 +153,7 @@ def snapshots_at_once(generator: InputGenerator) -> Iterator[Evaluate]:
     rules: dict[str, RuleChange] = {name: {"for_seconds": 0.0} for name in WAITS}
     limits = {
         "GpuHot": float(generator.integer(70, 95)),
-        "GpuMemoryNearlyFull": generator.integer(600, 900) / 1000,
+        "GpuMemoryNearlyFull": generator.integer(9, 14) / 16,  # exact, also as a percentage or in bytes
         "GpuUnderused": generator.uniform(0.2, 0.8),
     }
     drawn: dict[str, RuleChange] = {
@@ -212,8 +212,8 @@ def _readings(generator: InputGenerator, rules: Mapping[str, RuleChange]) -> lis
         {"utilization_ratio": generator.uniform(0.0, 0.9 * share)},
         {"utilization_ratio": generator.uniform(1.1 * share, 0.9)},
         {"utilization_ratio": 0.0},
-        {"memory_used_bytes": round(1000 * full), "memory_total_bytes": 1000},
-        {"memory_used_bytes": round(1000 * full) + 1, "memory_total_bytes": 1000},
+        {"memory_used_bytes": round(1600 * full), "memory_total_bytes": 1600},
+        {"memory_used_bytes": round(1600 * full) + 1, "memory_total_bytes": 1600},
         {"memory_used_bytes": 20, "memory_total_bytes": None},
         {"memory_used_bytes": None},
         {"throttle_reasons": ["idle"]},

@@ -234,16 +234,19 @@ def _names(message: str, gpu: int) -> bool:
 
 
 def _require_own_gpu_named(alerts: Sequence[AlertReport]) -> None:
-    """Fail if messages of one rule about several GPUs each name all of them."""
-    messages: dict[object, dict[int, str]] = {}
+    """Fail if messages of one rule about several GPUs each name all of them.
+
+    Of all messages: in one, the alert's value may be another GPU's number.
+    """
+    messages: dict[object, dict[int, list[str]]] = {}
     for alert in alerts:
         if isinstance(alert.gpu, int):
-            messages.setdefault(alert.rule, {})[alert.gpu] = alert.message
+            messages.setdefault(alert.rule, {}).setdefault(alert.gpu, []).append(alert.message)
     for rule, by_gpu in messages.items():
+        texts = [message for of_gpu in by_gpu.values() for message in of_gpu]
         require(
-            len(by_gpu) < 2 or not all(_names(message, gpu) for message in by_gpu.values() for gpu in by_gpu),
-            f"the messages of {rule} on GPUs {', '.join(map(str, by_gpu))} name all of them, as "
-            f"{next(iter(by_gpu.values()))!r}",
+            len(by_gpu) < 2 or not all(_names(message, gpu) for message in texts for gpu in by_gpu),
+            f"the messages of {rule} on GPUs {', '.join(map(str, by_gpu))} name all of them, as {texts[0]!r}",
             _MESSAGE,
         )
 
