@@ -20,9 +20,8 @@ from gradebox.common import documents, reading
 
 _BY_MARK = (
     (codecs.BOM_UTF8, "utf-8-sig"),
-    *(
-        (mark, "utf-32") for mark in (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)
-    ),  # before those of UTF-16, which begin so
+    # Before those of UTF-16, with which one of them begins.
+    *((mark, "utf-32") for mark in (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)),
     *((mark, "utf-16") for mark in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)),
 )
 _SEPARATOR = re.compile(r'"?sep=[^\r\n]"?[;,\t|]*(\r\n|\r|\n)', re.IGNORECASE)

@@ -144,6 +144,7 @@ SPACES = (
                 "world sizes", ("one", "several"), lambda case: "one" if len(case["world_sizes"]) == 1 else "several"
             ),
         ),
+        apart={("kind=strong", "world sizes=one"): "nothing is shared there"},
     ),
 )
 WITHOUT = {Timed.probe: "our own reference of `measured`"}
@@ -199,10 +200,11 @@ def steps(
 
 
 def calls(generator: InputGenerator) -> list[Call]:
-    """Both kinds of scaling: on two processes and on one, and on one alone with fewer steps."""
+    """Both kinds of scaling: one on two processes and on one, the other one with fewer steps."""
     batch, steps = 2 * generator.integer(1, 3), generator.integer(2, 3)
     many, few = generator.shuffled(KINDS)
+    alone = [1] if few == "weak" else [2, 1]  # one process has all samples of a batch: nothing is seen to be shared
     return [
         {"world_sizes": [2, 1], "kind": many, "batch_size": batch, "steps": steps, "device": "cuda"},
-        {"world_sizes": [1], "kind": few, "batch_size": batch, "steps": 1, "device": "cpu"},
+        {"world_sizes": alone, "kind": few, "batch_size": batch, "steps": 1, "device": "cpu"},
     ]

@@ -21,7 +21,8 @@ ERRORS = (
     *("ArithmeticError", "AssertionError", "BufferError", "EOFError"),
     *("NameError", "OSError", "ReferenceError", "ValueError"),
 )
-"""What a data set may raise: nothing that a loader, or Python itself, takes for something else."""
+"""What a data set may raise: nothing that a loader, or Python itself, takes for something else. Nor a LookupError, for
+which the exploit `leaves_after_two_kinds_of_errors` waits."""
 _FACTORS = 64
 """Forward passes whose inputs a model multiplies by a number of its own; more than any of these trainings makes."""
 
