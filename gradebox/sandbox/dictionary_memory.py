@@ -9,6 +9,7 @@ each dictionary before it is relied on. Where it is another one, callers look at
 from __future__ import annotations
 
 import ctypes
+import itertools
 import struct
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -49,7 +50,8 @@ def remember(dictionaries: Iterable[dict[Any, Any]], objects: Iterable[object] =
     """A function that lists the ids of those dictionaries whose entries may be others than now, and of those `objects`
     that may have another class, order of bases (a class) or functions (a property, a static or class method).
 
-    The caller keeps all of them and their values alive. What has an unexpected layout is listed each time.
+    The caller keeps all of them and their values alive. What has an unexpected layout is listed each time, and so is
+    what was listed once.
     """
     rows, unknown = [], []
     for thing in {id(one): one for one in objects}.values():
@@ -73,21 +75,28 @@ def remember(dictionaries: Iterable[dict[Any, Any]], objects: Iterable[object] =
 
 
 def _comparing(rows: Sequence[_Row]) -> Callable[[], list[int]]:
-    """A function that lists those of some dictionaries that have changed."""
-    ids, addresses, entries = zip(*rows, strict=True)
-    join, zipped = b"".join, zip
+    """A function that lists those of some dictionaries that have changed, from the first time it sees that."""
+    join, zipped, chosen = b"".join, zip, itertools.compress
+    ids, addresses, entries = (list(column) for column in zip(*rows, strict=True))
+    before = [(join((row.addresses,)), join((row.entries,))) for row in rows]
     addresses_before, entries_before = join(addresses), join(entries)
-    pairs_before = [(join((row.addresses,)), join((row.entries,))) for row in rows]
+    listed: list[int] = []
 
     def changed() -> list[int]:
+        nonlocal addresses_before, entries_before
         # Where a dictionary has got new memory, the old one must not be read any more.
         if join(addresses) == addresses_before and join(entries) == entries_before:
-            return []
-        return [
-            number
-            for number, address, entry, before in zipped(ids, addresses, entries, pairs_before)
-            if join((address,)) != before[0] or join((entry,)) != before[1]
+            return listed
+        same = [
+            join((address,)) == was[0] and join((entry,)) == was[1]
+            for address, entry, was in zipped(addresses, entries, before)
         ]
+        listed.extend(number for number, is_same in zipped(ids, same) if not is_same)
+        # What is listed is not looked at again: it differs for good, and would cost this loop each time.
+        for column in (ids, addresses, entries, before):
+            column[:] = chosen(column, same)
+        addresses_before, entries_before = (join(was[place] for was in before) for place in (0, 1))
+        return listed
 
     return changed
 

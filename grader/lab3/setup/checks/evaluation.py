@@ -39,7 +39,8 @@ def require_counted(replies: Sequence[Evaluated], right: NDArray[np.bool_], what
     Of a sample that passed on more ranks than one, any of them may be the one that counts it.
     """
     samples = right.shape[1]
-    by = [[rank for rank, reply in enumerate(replies) if sample in reply.samples] for sample in range(samples)]
+    passed = [set(reply.samples) for reply in replies]
+    by = [[rank for rank, own in enumerate(passed) if sample in own] for sample in range(samples)]
     missing = sum(not ranks for ranks in by)
     require(
         missing == 0,
