@@ -33,7 +33,7 @@ def _edited(folder: Path, file: str, old: str, new: str) -> Code:
     [
         (TRAIN, {(AMP, "train_with_amp")}, {(AMP, "plot_losses"), (COMPARISON, "conclude")}),
         (CONCLUDE, {(COMPARISON, "conclude")}, {(AMP, "train_with_amp")}),
-        (Request("lab2.comparison.measuring.accuracies"), {(AMP, "train_with_amp"), (AMP, "evaluate")}, set()),
+        (Request("lab2.comparison.accuracies.accuracies"), {(AMP, "train_with_amp"), (AMP, "evaluate")}, set()),
         (Request("lab3.checkpointing.save"), {(CHECKPOINTS, "save_checkpoint")}, set()),
         (
             Request("lab3.setup.evaluation.evaluate"),

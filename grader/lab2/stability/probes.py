@@ -20,15 +20,13 @@ from grader.lab2.shared.probes import OVERFLOWING_INPUT, batches, dtype_of, flat
 from grader.lab2.stability.cases.controls import UnstableStepsWithTools, UnstableWithTools
 from grader.lab2.stability.cases.gradients import Classify, ClassifyReply
 from grader.lab2.stability.cases.loss_scale import LossScales, LossScalesReply, Refused, RefusedReply, ScaleSettings
+from grader.lab2.stability.cases.softmax import Softmax, SoftmaxReply, SoftmaxResult
 from grader.lab2.stability.cases.tools import (
     Blocks,
     FailingTrace,
     FormatsReply,
     Nonfinite,
     NonfiniteReply,
-    Softmax,
-    SoftmaxReply,
-    SoftmaxResult,
     Trace,
     TracedCase,
     TraceNonfinite,

@@ -9,7 +9,7 @@ import numpy as np
 
 from grader.lab2.shared.reference import Adam, FloatArray, LossScale, to_bfloat16
 from grader.lab2.stability.cases.loss_scale import ScaleSettings
-from grader.lab2.stability.cases.tools import Softmax, SoftmaxCase
+from grader.lab2.stability.cases.softmax import Softmax, SoftmaxCase
 from grader.lab2.stability.cases.unstable import WEIGHTS, StepsCase, UnstableSteps
 
 

@@ -235,7 +235,7 @@ class ReferenceAccuracies:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AccuraciesReference(ProbeInputs[ReferenceAccuracies], probe="lab2.comparison.measuring.accuracies_reference"):
+class AccuraciesReference(ProbeInputs[ReferenceAccuracies], probe="lab2.comparison.accuracies.accuracies_reference"):
     """The course's own training in float32 on the handwritten digits."""
 
     first: Array
@@ -249,7 +249,7 @@ class AccuraciesReference(ProbeInputs[ReferenceAccuracies], probe="lab2.comparis
 
 
 @dataclass(frozen=True, kw_only=True)
-class Accuracies(ProbeInputs[AccuraciesReply], probe="lab2.comparison.measuring.accuracies"):
+class Accuracies(ProbeInputs[AccuraciesReply], probe="lab2.comparison.accuracies.accuracies"):
     """A call of `measure_accuracies`, from the same weights."""
 
     first: Array

@@ -10,9 +10,10 @@ from gradebox.run.input_generator import InputGenerator
 from gradebox.run.submission import Submission
 from grader.lab2.shared.checks import require_passes, require_refused
 from grader.lab2.stability import reference
-from grader.lab2.stability.cases import gradients, loss_scale, tools
+from grader.lab2.stability.cases import gradients, loss_scale, softmax, tools
 from grader.lab2.stability.cases.controls import TOOLS
-from grader.lab2.stability.cases.tools import Softmax, SoftmaxCase, SoftmaxResult, Trace, TracedCase
+from grader.lab2.stability.cases.softmax import Softmax, SoftmaxCase, SoftmaxResult
+from grader.lab2.stability.cases.tools import Trace, TracedCase
 from grader.lab2.stability.checks.mistakes import cause_of_scales
 from grader.lab2.stability.checks.unstable import require_gains, require_steps
 
@@ -42,7 +43,7 @@ class TestStability:
                 )
 
     def test_softmax_stable(self, submission: Submission, generator: InputGenerator) -> None:
-        inputs = tools.softmax(generator)
+        inputs = softmax.softmax(generator)
         reply = submission.numeric_probe(inputs)
         for case, result in zip(inputs.cases, reply.results, strict=True):
             _require_softmax(inputs, case, result)
