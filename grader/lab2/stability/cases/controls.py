@@ -17,7 +17,7 @@ TOOLS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class UnstableWithTools(ProbeInputs[UnstableReply], probe="lab2.stability.unstable_with_tools"):
+class UnstableWithTools(ProbeInputs[UnstableReply], probe="lab2.stability.unstable.digits_with_tools"):
     """`unstable.Unstable`, with some of the student's `TOOLS` replaced by the course's."""
 
     sizes: list[int]
@@ -27,7 +27,7 @@ class UnstableWithTools(ProbeInputs[UnstableReply], probe="lab2.stability.unstab
 
 
 @dataclass(frozen=True, kw_only=True)
-class UnstableStepsWithTools(ProbeInputs[UnstableStepsReply], probe="lab2.stability.unstable_steps_with_tools"):
+class UnstableStepsWithTools(ProbeInputs[UnstableStepsReply], probe="lab2.stability.unstable.steps_with_tools"):
     """The same of `UnstableSteps`."""
 
     weights: dict[str, Array]

@@ -38,7 +38,7 @@ class ClassifyReply:
 
 
 @dataclass(frozen=True)
-class Classify(ProbeInputs[ClassifyReply], probe="lab2.stability.classify"):
+class Classify(ProbeInputs[ClassifyReply], probe="lab2.stability.tools.classify"):
     """Calls of `classify_gradients`."""
 
     cases: list[ClassifyCase]

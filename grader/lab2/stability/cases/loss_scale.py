@@ -41,7 +41,7 @@ class LossScalesReply:
 
 
 @dataclass(frozen=True)
-class LossScales(ProbeInputs[LossScalesReply], probe="lab2.stability.loss_scale"):
+class LossScales(ProbeInputs[LossScalesReply], probe="lab2.stability.tools.loss_scale"):
     """Loss scales that are updated."""
 
     cases: list[ScaleCase]
@@ -124,7 +124,7 @@ class RefusedReply:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Refused(ProbeInputs[RefusedReply], probe="lab2.stability.refused"):
+class Refused(ProbeInputs[RefusedReply], probe="lab2.stability.tools.refused"):
     """Settings of `DynamicLossScale`, and epochs of `train_unstable`. The last ones make sense."""
 
     scales: list[ScaleSettings]

@@ -50,7 +50,7 @@ class SoftmaxReply:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Softmax(ProbeInputs[SoftmaxReply], probe="lab2.stability.softmax"):
+class Softmax(ProbeInputs[SoftmaxReply], probe="lab2.stability.tools.softmax"):
     """Calls of `stable_softmax`."""
 
     cases: list[SoftmaxCase]

@@ -35,7 +35,7 @@ class FormatsReply:
 
 
 @dataclass(frozen=True)
-class Formats(ProbeInputs[FormatsReply], probe="lab2.stability.formats"):
+class Formats(ProbeInputs[FormatsReply], probe="lab2.stability.tools.formats"):
     """A call of `describe_formats`, which takes no arguments."""
 
 
@@ -47,7 +47,7 @@ class NonfiniteReply:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Nonfinite(ProbeInputs[NonfiniteReply], probe="lab2.stability.nonfinite"):
+class Nonfinite(ProbeInputs[NonfiniteReply], probe="lab2.stability.tools.nonfinite"):
     """Networks whose gradients are planted."""
 
     blocks: Blocks
@@ -170,7 +170,7 @@ class TraceReply:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TraceNonfinite(ProbeInputs[TraceReply], probe="lab2.stability.trace"):
+class TraceNonfinite(ProbeInputs[TraceReply], probe="lab2.stability.tools.trace"):
     """Networks in which some layers or blocks multiply by a factor."""
 
     blocks: Blocks

@@ -90,7 +90,7 @@ class UnstableStepsReply:
 
 
 @dataclass(frozen=True, kw_only=True)
-class UnstableSteps(ProbeInputs[UnstableStepsReply], probe="lab2.stability.unstable_steps"):
+class UnstableSteps(ProbeInputs[UnstableStepsReply], probe="lab2.stability.unstable.steps"):
     """Trainings of the unstable model from these weights; it comes in evaluation mode."""
 
     weights: dict[str, Array]
@@ -255,7 +255,7 @@ class UnstableReply:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Unstable(ProbeInputs[UnstableReply], probe="lab2.stability.unstable"):
+class Unstable(ProbeInputs[UnstableReply], probe="lab2.stability.unstable.digits"):
     """Trainings of the unstable model on digits."""
 
     sizes: list[int]
@@ -265,7 +265,7 @@ class Unstable(ProbeInputs[UnstableReply], probe="lab2.stability.unstable"):
 
 
 _GAINS = {2.0**14: "large", 2.0**-14: "small", 2.0**-20: "very small"}
-_ONE_OF_A_KIND = "such a training takes long; lab2.stability.unstable_steps has each scale in each dtype"
+_ONE_OF_A_KIND = "such a training takes long; lab2.stability.unstable.steps has each scale in each dtype"
 GAINS = Space(
     probes=(Unstable.probe,),
     cases=lambda request: request.params["cases"],
