@@ -30,6 +30,8 @@ Document: TypeAlias = dict[str, Any]
 
 
 _NAMES: Mapping[type, str] = {int: "a whole number", float: "a number", str: "a text in quotes", bool: "true or false"}
+_LETTER = re.compile(r"[^\W_\u115f\u1160\u3164\uffa0]")
+"""A letter or a digit. Unicode's four letters without ink are none."""
 _FENCE = re.compile(r" {0,3}(```+|~~~+)")
 _LINK_DEFINITION = re.compile(
     r"""^ {0,3}\[[^\]\n]{1,999}\]:[ \t]*\n?[ \t]*\S+"""
@@ -101,7 +103,7 @@ def claims(submission: Submission, lab: str, kinds: Kinds, *, task: str, write: 
         value = made[name]
         right = isinstance(value, types) and not (isinstance(value, bool) and bool not in types)
         require(right, f"claim {name}: saw {value!r}, expected {_called(types)}", _type_hint(value))
-    words = _prose(text).casefold().split()
+    words = _words(_prose(text))
     require(
         len(words) >= MINIMUM_PROSE_WORDS,
         f"REPORT.md has {len(words)} words of text outside headings, comments and code, expected at least "
@@ -139,6 +141,11 @@ def results(submission: Submission, lab: str, name: str) -> Document:
         raise CheckFailed(f"results/{name} is damaged", "Run the program that writes it again.") from None
     require(isinstance(provenance, dict) and isinstance(rows, list) and bool(rows), f"results/{name} holds no results")
     return dict(document)
+
+
+def _words(text: str) -> list[str]:
+    """The letters and digits of each word, so that neither marks nor invisible characters make a word."""
+    return [word for part in text.casefold().split() if (word := "".join(_LETTER.findall(part)))]
 
 
 def _prose(text: str) -> str:

@@ -94,6 +94,13 @@ def test_the_same_words_again_and_again_are_no_report(prose: str) -> None:
         _claims_beside(prose)
 
 
+@pytest.mark.parametrize("ink", ["\u200b\u2060", "\u3164\uffa0", "*_", "·—"])
+def test_what_has_neither_letter_nor_digit_is_no_word(ink: str) -> None:
+    signs = [format(number, "b").translate({48: ink[0], 49: ink[1]}) for number in range(64)]
+    with pytest.raises(CheckFailed, match=r"REPORT\.md has 20 words"):
+        _claims_beside(f"{' '.join(signs)} {_prose(20, 20)}")
+
+
 @pytest.mark.parametrize("lab", ["lab1", "lab2", "lab3", "lab4", "kernels", "sharding"])
 def test_the_title_says_what_is_judged(lab: str) -> None:
     course = grader.course()

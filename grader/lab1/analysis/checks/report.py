@@ -89,9 +89,9 @@ def _judge_against_peak(
     peak = (provenance.get("peak_tflops") or {}).get("float32")
     bandwidth, launch = provenance.get("bandwidth_bytes_per_second"), provenance.get("launch_seconds")
     sheet = known_peaks(str(provenance.get("device_name")))
-    if sheet is not None:  # which a file may have lost
-        peak, bandwidth = peak or sheet.tflops.get("float32"), bandwidth or sheet.bandwidth_bytes_per_second
-        launch = launch or sheet.launch_seconds
+    if sheet is not None:  # a file may have lost or changed its figures
+        peak, bandwidth = sheet.tflops.get("float32"), sheet.bandwidth_bytes_per_second
+        launch = sheet.launch_seconds
     for name in ("bound_128", "bound_4096"):
         require(claims[name] in ("launch", "memory", "compute"), f"claim {name}: {claims[name]!r} is no bound")
     if not (peak and bandwidth and launch):

@@ -39,15 +39,20 @@ def judge(submission: Submission) -> None:
     precisions = reports.results(submission, LAB, "precisions.json")
     stability = reports.results(submission, LAB, "stability.json")
     reports.require_device(claims["device"], precisions["provenance"])
-    _judge_precisions(claims, precisions["results"])
+    _judge_precisions(claims, precisions["results"], on_cpu=precisions["provenance"].get("device") == "cpu")
     _judge_stability(claims, stability["results"])
     require_equal(float(claims["largest_float16"]), 65504.0, what="claim largest_float16")
 
 
-def _judge_precisions(claims: Mapping[str, Json], rows: list[Json]) -> None:
+def _judge_precisions(claims: Mapping[str, Json], rows: list[Json], *, on_cpu: bool) -> None:
     try:
         results = {
-            row["dtype"]: (float(row["step_seconds"]), row["peak_bytes"], float(row["accuracy"])) for row in rows
+            row["dtype"]: (
+                float(row["step_seconds"]),
+                None if on_cpu else float(row["peak_bytes"]),
+                float(row["accuracy"]),
+            )
+            for row in rows
         }
         base_seconds, base_peak, base_accuracy = results["float32"]
         low = {name: results[name] for name in ("float16", "bfloat16")}
@@ -57,7 +62,7 @@ def _judge_precisions(claims: Mapping[str, Json], rows: list[Json]) -> None:
         ) from None
     for name, (took, peak, _) in low.items():
         require_close(claims[f"speedup_{name}"], base_seconds / took, relative=0.02, what=f"claim speedup_{name}")
-        if isinstance(peak, int) and isinstance(base_peak, int):
+        if peak is not None and base_peak is not None:
             require_close(
                 claims[f"memory_ratio_{name}"], peak / base_peak, relative=0.02, what=f"claim memory_ratio_{name}"
             )
