@@ -41,7 +41,7 @@ from grader.lab5.monitoring.probes.monitors import (
     snapshot_of,
 )
 from grader.shared.probes.kept import function, notes
-from grader.shared.probes.looks import exists, read_text
+from grader.shared.probes.looks import exists, read_text, written_bytes
 from grader.shared.probes.support import StudentObject, plain
 from grader.shared.probes.threads import running_threads
 
@@ -176,7 +176,7 @@ def without_nvml(student: Student, inputs: WithoutNvml) -> WithoutNvmlReply:
         monitored(student) as monitor,
         _written_past_python() as written,
     ):
-        said_first = said.getvalue()
+        said_first, before = said.getvalue(), written_bytes()
         for step, metrics in inputs.logs:
             monitor.sample()
             monitor.log_metrics(step, metrics)
@@ -185,7 +185,10 @@ def without_nvml(student: Student, inputs: WithoutNvml) -> WithoutNvmlReply:
             monitor.log_metrics(step, metrics)
         text = metrics_of(monitor)
         messages = [plain(message, "message") for message in (monitor.message, snapshot_of(monitor).message)]
-        past_python = written()
+        past_python, after = written(), written_bytes()
+    hidden = 0 if before is None or after is None else after - before - len(past_python.encode())
+    if not past_python and hidden >= len(inputs.logs) + _MORE:  # a byte per sample, to whatever descriptor
+        past_python = f"{hidden} bytes, to a descriptor of its own"
     later = said.getvalue()[len(said_first) :] + past_python
     return WithoutNvmlReply(said=said_first, later=later, text=text, messages=messages, left_open=nvml.users)
 
