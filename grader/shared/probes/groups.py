@@ -27,6 +27,11 @@ def timeout_of(group: object, noted: Callable[[], list[Any]] = _noted) -> float 
     return next((seconds for made, seconds in noted() if made is group), None)
 
 
+def in_group() -> bool:
+    """Whether this process belongs to a process group, also to one that only `torch.distributed.group` has lost."""
+    return dist.is_initialized() or bool(dist.distributed_c10d._world.pg_map)
+
+
 def _watch() -> None:
     space, device = vars(dist.distributed_c10d), torch.device("cpu")
     make: Callable[..., Any] = space[_MAKER]

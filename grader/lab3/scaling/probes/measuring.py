@@ -18,6 +18,7 @@ from gradebox.sandbox.probe_loader import Student
 from grader.lab3.scaling.cases.measuring import CallReply, Measured, MeasuredPoint, MeasuredReply, Several, SeveralReply
 from grader.lab3.shared.cases.modules import SCALING
 from grader.lab3.shared.probes.launch import forget_ranks
+from grader.shared.probes.groups import in_group as belongs_to_group
 from grader.shared.probes.handed_out import slow_optimizers, square_layers, waiting_batches
 from grader.shared.probes.kept import function
 from grader.shared.probes.support import fields, sequence
@@ -95,7 +96,7 @@ def measured(student: Student, inputs: Measured) -> MeasuredReply:
             batches=counted(waiting_batches(own, inputs.width, load, first)),
         )
     point = cast("MeasuredPoint", fields(returned, ScalingPoint, "measure_rank()"))
-    in_group, taken_then = dist.is_initialized(), taken
+    in_group, taken_then = belongs_to_group(), taken
     wrong = [("kind='week'", "week", batch_size)]
     if student.ranks > 1:
         uneven = own * student.ranks + 1
@@ -132,7 +133,7 @@ def measured(student: Student, inputs: Measured) -> MeasuredReply:
         expected=2 * (inputs.warmup + inputs.steps),
         refused=refused,
         failed=failed,
-        in_group_after_failure=dist.is_initialized(),
+        in_group_after_failure=belongs_to_group(),
     )
 
 

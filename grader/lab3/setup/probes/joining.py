@@ -24,6 +24,7 @@ from grader.lab3.shared.cases.modules import DDP
 from grader.lab3.shared.probes.models import patience_of_the_group
 from grader.shared.probes.calls import if_accepted
 from grader.shared.probes.endings import ending
+from grader.shared.probes.groups import in_group as belongs_to_group
 from grader.shared.probes.ranks import GPU_TIMEOUT_SECONDS, TIMEOUT_SECONDS
 from grader.shared.probes.support import instance, plain
 
@@ -49,7 +50,7 @@ def join(student: Student) -> JoinReply:
     _all_reduce(total)
     place = [dist.get_rank(), dist.get_world_size()]
     module.cleanup()
-    return JoinReply(place=place, sum=float(total.item()), left=not dist.is_initialized())
+    return JoinReply(place=place, sum=float(total.item()), left=not belongs_to_group())
 
 
 def _all_reduce(total: torch.Tensor) -> None:
@@ -124,7 +125,7 @@ def _join_and_leave(student: Student, module: ModuleType, meeting: Meeting, opti
         backend=backend,
         place=place,
         sum=float(total.item()),
-        left=not dist.is_initialized(),
+        left=not belongs_to_group(),
     )
 
 
