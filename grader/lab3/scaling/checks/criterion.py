@@ -228,7 +228,7 @@ class TestScaling:
 
     @requires("step_seconds_equal_reference")
     def test_profile_equals_reference(self, submission: Submission, generator: InputGenerator) -> None:
-        for ranks, kind in zip((2, 1), generator.shuffled(KINDS), strict=True):
+        for ranks, kind in zip((3, 1), generator.shuffled(KINDS), strict=True):
             self._require_profile(*steps(submission, generator, ranks, kind, uneven=True))
 
     @staticmethod
