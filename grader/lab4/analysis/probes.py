@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import gc
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import flop_registry
 
 from gradebox.sandbox.probe_loader import Student
 from grader.lab4.analysis.cases import Predictions, PredictionsReply, StepBytes, Steps, StepsReply
 from grader.lab4.shared.cases import Fields
-from grader.shared.probes.record import watch_host_products, watch_products
+from grader.shared.probes.record import watch_host_work, watch_products
 from grader.shared.probes.support import fields
 from labkit.models import TransformerBlock
 from labkit.results import MemoryPrediction, TrainingSetup
+
+_FORMULAS = MappingProxyType(dict(flop_registry))
+"""A copy, made before there is a submission."""
 
 
 def predictions(student: Student, inputs: Predictions) -> PredictionsReply:
@@ -26,7 +31,7 @@ def predictions(student: Student, inputs: Predictions) -> PredictionsReply:
 
     module.__dict__["measure_memory"] = measure_memory
     predict = module.predict_memory
-    with watch_products(student.gpu) as products, watch_host_products() as host_flops:
+    with watch_products(student.gpu) as products, watch_host_work(_FORMULAS) as host_flops:
         predicted: list[Fields] = [
             fields(predict(TrainingSetup(**setup)), MemoryPrediction, "predict_memory()") for setup in inputs.setups
         ]

@@ -158,6 +158,10 @@ class _Dispatched:
         return len(self.products)
 
 
+Formulas: TypeAlias = Mapping[object, Callable[..., int]]
+"""The FLOPs of operations, as `torch.utils.flop_counter` counts them: products, convolutions, attention."""
+
+
 class _ProductSpy(TorchDispatchMode):
     """Notes every matrix product that reaches PyTorch's dispatcher."""
 
@@ -236,13 +240,37 @@ def watch_products(gpu: VirtualGpu) -> Iterator[Products]:
         yield dispatched
 
 
+class _WorkSpy(TorchDispatchMode):
+    """Notes the FLOPs of every operation that has a formula."""
+
+    def __init__(self, note: Callable[[object], None], formulas: Formulas) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._note, self._formulas = note, formulas
+
+    def __torch_dispatch__(
+        self,
+        func: torch._ops.OpOverload,
+        types: Sequence[type],
+        args: Sequence[object] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
+        formula = self._formulas.get(func.overloadpacket)
+        if formula is None and func._can_decompose():  # in inference mode no autograd layer has taken it apart
+            with self:
+                return func.decompose(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
+        if formula is not None:
+            self._note(formula(*args, **(kwargs or {}), out_val=result))
+        return result
+
+
 @contextmanager
-def watch_host_products() -> Iterator[Callable[[], int]]:
-    """Yield a function that says how many FLOPs of matrix products passed PyTorch's dispatcher in the block, wherever
-    their operands are or seem to be: the device's record has none of the CPU, of "meta", or of fake tensors."""
+def watch_host_work(formulas: Formulas) -> Iterator[Callable[[], int]]:
+    """Yield a function that says how many FLOPs passed PyTorch's dispatcher in the block, wherever the operands are or
+    seem to be: the device's record has none of the CPU, of "meta", or of fake tensors."""
     note, noted = notes()
-    with in_every_thread(lambda: _ProductSpy(note)):
-        yield lambda: sum(flops for _, _, flops in noted())
+    with in_every_thread(lambda: _WorkSpy(note, formulas)):
+        yield lambda: sum(noted())
 
 
 class _NameSpy(TorchDispatchMode):
