@@ -35,6 +35,7 @@ def problems(course: Course, solution: Path | None = None) -> Iterator[str]:
     """
     course.prepare()
     yield from _packages(course)
+    yield from _unlisted(course)
     for lab in course.all_labs:
         yield from _checks(course, lab)
     known = hints.load(course)
@@ -56,6 +57,14 @@ def _packages(course: Course) -> Iterator[str]:
     for name in course.environment.importable:
         if importlib.util.find_spec(name) is None:
             yield f"{course.folder / 'course.toml'}: packages names {name!r}, which Python does not find here"
+
+
+def _unlisted(course: Course) -> Iterator[str]:
+    """Labs in the course's folder that are graded nowhere: one may have been forgotten when its checks were written."""
+    listed = {lab.id for lab in course.all_labs}
+    for file in sorted(course.folder.glob(f"*/{layout.LAB_FILE}")):
+        if file.parent.name not in listed:
+            yield f"{file}: course.toml lists {file.parent.name!r} neither in labs nor in exercises: it is not graded"
 
 
 def _checks(course: Course, lab: Lab) -> Iterator[str]:
@@ -134,7 +143,7 @@ def _module_in(name: str) -> str:
 def _parsed(file: Path) -> ast.Module:
     """Raises CourseError, with the line, for what is not Python."""
     try:
-        return ast.parse(file.read_text(encoding="utf-8"))
+        return ast.parse(file.read_bytes())
     except SyntaxError as error:
         raise CourseError(f"{file}:{error.lineno}: SyntaxError: {error.msg}") from None
 

@@ -272,7 +272,7 @@ def _checks(folder: Path, lab: str) -> Mapping[str, CheckFunction]:
 
 def _require_no_shadow(file: Path) -> None:
     """Raise where a class defines a method twice: Python keeps the last one, and a check would be gone unseen."""
-    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+    for node in ast.parse(file.read_bytes()).body:
         first: dict[str, int] = {}
         for method in node.body if isinstance(node, ast.ClassDef) else ():
             if isinstance(method, ast.FunctionDef):

@@ -53,7 +53,7 @@ def measured_by(course: Path, probe: str) -> frozenset[str]:
 def _declared(path: Path) -> dict[str, frozenset[str]]:
     """By function of a module of probes, the arguments of its `@measures(...)`."""
     try:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = ast.parse(path.read_bytes())
     except OSError:
         return {}
     declarations: dict[str, frozenset[str]] = {}

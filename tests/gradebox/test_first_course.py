@@ -18,7 +18,7 @@ from gradebox.common.exit_codes import ExitCode
 from gradebox.course import course as courses
 from gradebox.course.course import CourseError
 from gradebox.run import import_advice
-from gradebox.run.grade import CheckResult
+from gradebox.run.grade import CheckResult, Outcome
 from gradebox.run.grading import run
 from gradebox.run.options import Options
 from gradebox.run.request import GradingError, GradingRequest
@@ -221,6 +221,26 @@ def test_a_course_is_read_as_a_grading_reads_it(tmp_path: Path) -> None:
     folder = write_course(tmp_path, (PROBES, "def product(", "def product(:"))
     with pytest.raises(CourseError, match=r"basics/numbers/probes\.py:1: SyntaxError: "):
         _lint(folder)
+
+
+def test_a_lab_that_no_list_names_is_named(tmp_path: Path) -> None:
+    folder = write_course(tmp_path)
+    (folder / "extra").mkdir()
+    (folder / "extra" / "lab.toml").write_text('title = "Extra"\n', encoding="utf-8")
+    assert _lint(folder) == [
+        "extra/lab.toml: course.toml lists 'extra' neither in labs nor in exercises: it is not graded"
+    ]
+
+
+def test_a_course_may_have_been_saved_by_an_editor_of_windows(tmp_path: Path) -> None:
+    folder, submission = write_course(tmp_path), write_submission(tmp_path)
+    for file in [*folder.rglob("*.py"), *folder.rglob("*.toml")]:
+        file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes().replace(b"\n", b"\r\n"))
+    assert _lint(folder) == []
+    course = courses.load(folder)
+    rubric, labs = course.select("basics")
+    grade = run(GradingRequest(course, submission, rubric, labs, Device(CPU, "CPU"), seed=1))
+    assert {check.outcome for check in grade.checks} == {Outcome.PASSED}
 
 
 def test_a_check_that_another_one_would_replace_unseen_is_refused(graded: Graded) -> None:
