@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from gradebook import spelt_names
+from gradebook import repository_names, spelt_names
 from gradebook.moodle_words import ALONE, DASHES, DEFAULT_GROUPS, NO_GROUP, PARTICIPANTS
 from gradebook.spelt_names import folded as folded
 from gradebook.spelt_names import folded_name, folded_person
@@ -290,9 +290,14 @@ class Roster:
         return entries[0] if len(entries) == 1 else None
 
     def _login(self, repository: str) -> str:
-        """The login at the end of a repository's name; of two that fit, the longer one; empty where none does."""
-        fitting = [login for login in (*self._by_login, *self._outside_logins) if repository.endswith(f"-{login}")]
-        return max(fitting, key=len, default="")
+        """The login at the end of a repository's name; empty where there is none."""
+        return repository_names.parts(repository, (*self._by_login, *self._outside_logins))[1]
+
+    def beginning(self, handles: Iterable[str]) -> tuple[str, bool]:
+        """What is before the login in the name of a repository; whether only the name's end identifies it."""
+        handles, logins = list(handles), (*self._by_login, *self._outside_logins)
+        starts = (repository_names.parts(folded(handle), logins)[0] for handle in handles)
+        return next(filter(None, starts), ""), not self.team(handles) and not any(map(self._known, handles))
 
     def identifies(self, handles: Iterable[str]) -> bool:
         """Whether one of them is an identifier; a name for people is none, since anybody can give a file any name."""
@@ -369,16 +374,11 @@ def _moodle_ids(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
     return numbers
 
 
-def repository_name(address: str) -> str:
-    """The name of a repository, which a login may end: that of its address."""
-    return re.split(r"[/:]", address.rstrip("/"))[-1].removesuffix(".git")
-
-
 def _forms(title: str, cell: str) -> tuple[str, ...]:
     """What may identify a student in a cell."""
     if folded(title) in _CANVAS_NUMBERS:
         return (CanvasId(cell),)
-    return (cell, repository_name(cell)) if folded(title) == "repository" else (cell,)
+    return (cell, repository_names.repository_name(cell)) if folded(title) == "repository" else (cell,)
 
 
 def cell_of(cells: Mapping[str, str], name: str) -> str:

@@ -26,8 +26,9 @@ from gradebook.intake.owners import Owners, Theirs
 from gradebook.intake.pieces import Piece
 from gradebook.intake.repositories import CouldNotFetch, Repository, not_taken
 from gradebook.intake.times import Stamped, Times
+from gradebook.repository_names import repository_name
 from gradebook.results import Student
-from gradebook.roster import Roster, folded, repository_name
+from gradebook.roster import Roster, folded
 from gradebook.settings import IntakeLimits, Settings
 from gradebox.common.texts import printable
 from gradebox.sandbox import SubmissionError, copying
@@ -140,13 +141,12 @@ class Intake:
                         theirs = by_key.setdefault(key, [])
                         if all(other.handed_in is not submission for other in theirs):
                             theirs.append(Theirs(person, submission))
-            has_others = any(key in self._entries for key in by_key)
-            doubts.check_depth(self._owners.unmatched(by_key), self._roster, source, has_others=has_others)
+            doubts.check_depth(self._owners.unmatched(by_key), self._roster, source, by_key)
             self.passed_over = handed_in.passed_over(folder)
             earlier = handed_in.earlier_attempts(folder, self._settings.zone)
-            self._owners.notices += doubts.about_repositories(by_key, self._roster)
-            self._owners.notices += doubts.attempts_in_time(by_key, earlier, self._settings)
-            self._owners.notices += doubts.files_of_earlier_attempts(by_key, earlier)
+            self._owners.compare_beginnings(by_key)
+            self._owners.notices += doubts.shared_repositories(by_key, self._roster)
+            self._owners.notices += doubts.about_attempts(by_key, earlier, self._settings)
             self._owners.say_namesakes()
             self._owners.set_apart_namesakes(by_key)
             students = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from gradebook.intake.owners import Theirs
 from gradebook.intake.repositories import shown
 from gradebook.intake.times import Times
 from gradebook.results import Student
-from gradebook.roster import LOGINS, Entry, Roster, cell_of, folded
+from gradebook.roster import Entry, Roster, folded
 from gradebook.settings import Settings
 from gradebook.text_files import some
 
@@ -24,12 +24,7 @@ _TABLES = (".csv", ".toml", ".xlsx", ".ods", ".json", ".yml")
 """Suffixes of what instructors keep next to submissions."""
 
 
-def about_repositories(by_key: Mapping[str, Sequence[Theirs]], roster: Roster | None) -> list[str]:
-    """Repositories that may not be the student's, or not of this assignment."""
-    return [*_shared_repositories(by_key, roster), *_other_assignments(by_key, roster)]
-
-
-def _shared_repositories(by_key: Mapping[str, Sequence[Theirs]], roster: Roster | None) -> list[str]:
+def shared_repositories(by_key: Mapping[str, Sequence[Theirs]], roster: Roster | None) -> list[str]:
     """Students who have one repository without being a team: mostly an address was copied into another row."""
     teams = {entry.student: folded(entry.team) for entry in (roster.entries if roster else ())}
     owners: dict[str, list[str]] = {}
@@ -44,38 +39,14 @@ def _shared_repositories(by_key: Mapping[str, Sequence[Theirs]], roster: Roster 
     ]
 
 
-def _other_assignments(by_key: Mapping[str, Sequence[Theirs]], roster: Roster | None) -> list[str]:
-    """Repositories that begin otherwise than most: an organization on GitHub has those of all assignments."""
-    logins = {
-        entry.student: [login for name in LOGINS if (login := cell_of(entry.columns, name).casefold())]
-        for entry in (roster.entries if roster else ())
-    }
-    labels: dict[str, dict[str, None]] = {}
-    for key, theirs in by_key.items():
-        for name in (owned.handed_in.label for owned in theirs):
-            end = next((login for login in logins.get(key, ()) if name.casefold().endswith(f"-{login}")), "")
-            if end:
-                labels.setdefault(name[: -len(end)], {})[name] = None
-    usual = max(labels, key=lambda start: len(labels[start]), default="")
-    others = [name for start, names in labels.items() if start != usual for name in names]
-    if not others or len(labels[usual]) < _SEVERAL:
-        return []
-    return [
-        f"{some(sorted(others))}: by the name perhaps another assignment's, because most begin with {usual!r}. Move "
-        "away what is"
-    ]
-
-
-def check_depth(
-    unmatched: Sequence[HandedIn], roster: Roster | None, source: Path, *, has_others: bool = False
-) -> None:
+def check_depth(unmatched: Sequence[HandedIn], roster: Roster | None, source: Path, by_key: Collection[str]) -> None:
     """Refuse a folder above that of the submissions, or one with a folder for each section.
 
     Args:
         unmatched: the folders that belong to nobody.
         roster: who is in the class.
         source: as the command was given it.
-        has_others: whether something next to them is a student's.
+        by_key: whose everything is.
 
     Raises:
         IntakeError: it is so.
@@ -92,7 +63,7 @@ def check_depth(
         return
     first, students = next(iter(holding.items()))
     what = f"{source / first} has the work of several students ({some(students, 3)}), so it is no submission"
-    if has_others:
+    if roster is not None and any(entry.student in by_key for entry in roster.entries):
         raise IntakeError(
             f"{what}, although there are submissions next to it: if these are older ones, move {some(list(holding))} "
             f"out of {source}; else put what is in it next to the others"
@@ -135,7 +106,14 @@ def sections(torn: Mapping[str, int]) -> list[str]:
     ]
 
 
-def attempts_in_time(
+def about_attempts(
+    by_key: Mapping[str, Sequence[Theirs]], earlier: Sequence[HandedIn], settings: Settings
+) -> list[str]:
+    """What the last attempt of a student, which counts alone, may lack: being in time, or files."""
+    return [*_attempts_in_time(by_key, earlier, settings), *_files_of_earlier_attempts(by_key, earlier)]
+
+
+def _attempts_in_time(
     by_key: Mapping[str, Sequence[Theirs]], earlier: Sequence[HandedIn], settings: Settings
 ) -> list[str]:
     """Students whose last attempt counts and is late, although an earlier one was in time.
@@ -168,7 +146,7 @@ def attempts_in_time(
     return texts
 
 
-def files_of_earlier_attempts(by_key: Mapping[str, Sequence[Theirs]], earlier: Sequence[HandedIn]) -> list[str]:
+def _files_of_earlier_attempts(by_key: Mapping[str, Sequence[Theirs]], earlier: Sequence[HandedIn]) -> list[str]:
     """Students whose last attempt, which counts alone, lacks files that an earlier one had."""
     texts = []
     for key, theirs in by_key.items():

@@ -16,7 +16,7 @@ from typing import Any
 
 from gradebook.intake.handed_in import HandedIn, IntakeError
 from gradebook.intake.repositories import shown
-from gradebook.roster import repository_name
+from gradebook.repository_names import repository_name
 from gradebook.text_files import to_csv
 
 HEADER = ("repository", "commit", "pushed_at", "branch", "kind")

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Literal
 
 from gradebook import column_titles, csv_tables, spelt_names
-from gradebook.intake import moments, not_counted, pieces, platforms, zip_and_tar
+from gradebook.intake import lab_folders, moments, not_counted, pieces, platforms, zip_and_tar
 from gradebook.intake.repositories import is_repository, shown
 from gradebook.roster import KEYS, TEAM_COLUMNS
 from gradebook.text_files import of_windows, some
@@ -98,7 +98,7 @@ def find(source: Path, zone: tzinfo | None = None, name: Path | None = None) -> 
     if source.is_dir():
         source = _export(source) or source
         name = name or source
-        if any(_is_lab(path) for path in source.iterdir()):
+        if lab_folders.is_one_submission(source):
             what = "put it into a folder with the others" if name.is_file() else "name the folder above it"
             raise IntakeError(f"{name} is one submission; {what}, or grade {name} alone")
         known = {submission.path: submission for submission in _of_gradescope(source)}
@@ -120,16 +120,6 @@ def find(source: Path, zone: tzinfo | None = None, name: Path | None = None) -> 
         f"there are no submissions at {source}; name a folder of them, an archive, or a .csv or .toml list"
         f"{of_windows(source)}"
     )
-
-
-def _is_lab(path: Path) -> bool:
-    """Whether it is a lab, and not a submission that is called like one: a classroom names repositories `lab1-ada`."""
-    if not copying.is_lab(path.name):
-        return False
-    if not path.is_dir() or path.is_symlink():
-        return True
-    labs = [folder.name for folder in path.iterdir() if copying.is_lab(folder.name) and folder.is_dir()]
-    return not is_repository(path) and not any(name != path.name for name in labs)
 
 
 def earlier_attempts(source: Path, zone: tzinfo | None = None) -> list[HandedIn]:

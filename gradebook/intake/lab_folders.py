@@ -14,6 +14,7 @@ from pathlib import Path, PurePath
 
 from gradebook.intake import platforms, zip_and_tar
 from gradebook.intake.accepted_files import Undecided
+from gradebook.intake.repositories import is_repository
 from gradebox.course.rubric import Lab
 from gradebox.sandbox import copying
 
@@ -30,6 +31,23 @@ IsLab = Callable[[str], bool]
 def holds_labs(folder: Path) -> bool:
     """Whether lab folders lie in it, or in its folder `labs`."""
     return _labs_at(folder, copying.is_lab) is not None
+
+
+def is_one_submission(source: Path) -> bool:
+    """Whether a folder holds labs. A submission has each lab once; many `lab1-ada-main.zip` are repositories."""
+    labs = [path for path in source.iterdir() if _is_lab(path)]
+    heads = {re.split("[-_]", path.name)[0] for path in labs}
+    return any(path.is_dir() for path in labs) or 0 < len(labs) == len(heads)
+
+
+def _is_lab(path: Path) -> bool:
+    """Whether it is a lab, and not a submission that is called like one: a classroom names repositories `lab1-ada`."""
+    if not copying.is_lab(path.name):
+        return False
+    if not path.is_dir() or path.is_symlink():
+        return True
+    labs = [folder.name for folder in path.iterdir() if copying.is_lab(folder.name) and folder.is_dir()]
+    return not is_repository(path) and not any(name != path.name for name in labs)
 
 
 def place_of(top: Path, is_lab: IsLab) -> Path | None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -22,6 +23,8 @@ class Theirs:
     handed_in: HandedIn
 
 
+_SEVERAL = 3
+"""So many repositories that begin alike show how those of this assignment begin."""
 _TEST_STUDENTS = {"studenttest": "Test Student", "teststudent": "Student Test"}
 """How Canvas spells the name of its Test Student in names of files, and the name."""
 
@@ -149,6 +152,41 @@ class Owners:
                         f"{owned.handed_in.label} only has the name of {key}, who handed in {labels} as well, so it is "
                         f"nobody's and does not count for {key}: remove one of them"
                     )
+
+    def compare_beginnings(self, by_key: dict[str, list[Theirs]]) -> None:
+        """Name repositories that begin otherwise than most: an organization on GitHub has those of all assignments.
+
+        If most are called `lab1-LOGIN`, `lab1-mary-smith` is not of the student with the login smith.
+        """
+        if self._roster is None:
+            return
+        beginning = {
+            owned.handed_in.label: self._roster.beginning(owned.person.handles)
+            for theirs in by_key.values()
+            for owned in theirs
+        }
+        count = Counter(start for start, _ in beginning.values() if start)
+        usual = max(count, key=lambda start: count[start], default="")
+        if count[usual] < _SEVERAL:
+            return
+        others = {label: start for label, (start, alone) in beginning.items() if alone and start not in ("", usual)}
+        longer = [label for label, start in others.items() if start.startswith(usual)]
+        for key, theirs in list(by_key.items()):
+            for owned in [owned for owned in theirs if owned.handed_in.label in longer]:
+                by_key[key] = [other for other in by_key[key] if other is not owned]
+                by_key.setdefault(owned.person.key, []).append(owned)
+        for key in [key for key, theirs in by_key.items() if not theirs]:
+            del by_key[key]
+        if longer:
+            self.notices.append(
+                f"{some(sorted(longer))}: most are called {usual!r} and a login, and what is behind {usual!r} there is "
+                "no login of the roster, so that it is nobody's"
+            )
+        if elsewhere := sorted(set(others) - set(longer)):
+            self.notices.append(
+                f"{some(elsewhere)}: by the name perhaps another assignment's, because most begin with {usual!r}. Move "
+                "away what is"
+            )
 
     def _is_of(self, owned: Theirs, students: set[str]) -> bool:
         entry = self._roster.find(owned.person.handles) if self._roster else None

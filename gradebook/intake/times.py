@@ -21,7 +21,8 @@ from gradebook.intake.commits import Push
 from gradebook.intake.moments import MomentError, read, without_zone
 from gradebook.intake.strangers import why as why_unknown
 from gradebook.lateness import end_of_minute
-from gradebook.roster import KEYS, NAME_COLUMNS, Roster, RosterError, folded, repository_name
+from gradebook.repository_names import repository_name
+from gradebook.roster import KEYS, NAME_COLUMNS, Roster, RosterError, folded
 from gradebook.settings import Settings
 from gradebook.text_files import some
 

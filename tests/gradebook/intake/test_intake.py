@@ -329,11 +329,39 @@ def test_repositories_of_another_assignment_are_named(downloads: Downloads) -> N
     assert downloads.intake.notices == []
     for name in ("walks-extra-dan-s", "walks-2025-bob"):
         downloads.put(f"{name}/lab1_gpu_basics/benchmark.py")
-    assert downloads.take(roster=roster)["s4"].status == "taken"
+    downloads.put("2025-walks-dan-s/lab1_gpu_basics/benchmark.py")
+    students = downloads.take(roster=roster)
+    assert (students["s4"].status, students["s2"].status) == ("taken", "taken"), "each has one that may be of this"
+    assert {"walks-2025-bob", "walks-extra-dan-s"} <= students.keys(), "they are nobody's"
     assert downloads.intake.notices == [
-        "walks-2025-bob, walks-extra-dan-s: by the name perhaps another assignment's, because most begin with "
-        "'walks-'. Move away what is"
+        "walks-2025-bob, walks-extra-dan-s: most are called 'walks-' and a login, and what is behind 'walks-' there "
+        "is no login of the roster, so that it is nobody's",
+        "2025-walks-dan-s: by the name perhaps another assignment's, because most begin with 'walks-'. Move away what "
+        "is",
     ]
+
+
+def test_a_login_that_ends_as_another_is_another_student(downloads: Downloads) -> None:
+    roster = "student,github_username\n1,smith\n2,john-smith\n3,wei\n4,bob-ross\n5,ross\n"
+    for name in ("lab1-john-smith", "lab1-mary-smith", "lab1-wei", "lab1-bob-ross"):
+        downloads.put(f"{name}/lab1_gpu_basics/benchmark.py")
+    students = downloads.take(roster=roster)
+    assert {key: student.status for key, student in students.items()} == {
+        "1": "missing", "2": "taken", "3": "taken", "4": "taken", "5": "missing", "lab1-mary-smith": "taken",
+    }  # fmt: skip
+
+
+def test_repositories_may_be_what_githubs_download_zip_gives(downloads: Downloads) -> None:
+    roster = "student,github_username\nada,ada-l\nbob,bobr\nchen,chenw\ndana,dana-s\nemmy,emmyn\nida,main\n"
+    commit = "3f2a9c1be04d5f6a7b8c9d0e1f2a3b4c5d6e7f80"
+    labels = ("ada-l-main", "bobr-master (1)", f"chenw-{commit}", "emmyn-my-branch", "nobody-main")
+    for name in (*(f"lab1-{label}" for label in labels), "ORG-lab1-dana-s-1a2b3c4"):
+        downloads.pack(f"{name}.zip", {f"repository/{LAB}/benchmark.py": b"1"})
+    students = downloads.take(roster=roster)
+    assert {key for key, student in students.items() if student.status == "taken"} == {
+        "ada", "bob", "chen", "dana", "lab1-emmyn-my-branch", "lab1-nobody-main",
+    }  # fmt: skip
+    assert students["ida"].status == "missing", "her login is the name of a branch"
 
 
 def test_a_file_that_only_has_a_students_name_does_not_stand_beside_the_students_own(downloads: Downloads) -> None:
