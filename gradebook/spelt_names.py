@@ -40,7 +40,8 @@ _Student = TypeVar("_Student", bound=_Named)
 def folded(text: str) -> str:
     """A cell or a name in the form in which they are compared: as people see it, whatever spaces are in it."""
     if not text.isascii():
-        text = unicodedata.normalize("NFC", text)  # macOS takes accents apart in names of files
+        # macOS takes accents apart in names of files; keyboards of East Asia write letters and digits in full width.
+        text = unicodedata.normalize("NFKC", text)
         # Web pages and spreadsheets leave marks that nobody sees in what is copied from them.
         text = "".join(sign for sign in text if unicodedata.category(sign) != "Cf").translate(_SIGNS)
     return " ".join(text.split()).casefold()
@@ -93,7 +94,7 @@ def meant(name: str, entries: Sequence[_Student], identifiers: Sequence[str]) ->
 
     These are the last name first (`Lovelace Ada`), a platform's `Lovelace_Ada_al001_4711` (ILIAS) and
     `Lovelace, Ada(al001)` (Sakai), and `Ada Lovelace - labs` (Google Classroom);
-    and an identifier with a lab, `s1234567_lab1`.
+    and an identifier with a lab, `s1234567_lab1`. With one student's name and another one's number it may be either's.
 
     Args:
         name: of the file or folder.
@@ -102,11 +103,20 @@ def meant(name: str, entries: Sequence[_Student], identifiers: Sequence[str]) ->
     """
     words, parts = _words(name), [folded_person(part) for part in name.split(" - ")]
     parts = parts if len(parts) > 1 else []
-    return [
+    named = [
         entry
         for entry in entries
         if (entry.name and (folded_person(entry.name) in parts or _says_no_more(words, entry, identifiers)))
         or _is_of_lab(words, entry, identifiers)
+    ]
+    # A number next to a name says nothing, unless it is another student's.
+    numbers = {word for word in words if word.isdigit() and len(word) > _SHORT}
+    if not named or not numbers:
+        return named
+    return [
+        entry
+        for entry in entries
+        if entry in named or any(folded(entry.columns.get(title, "")) in numbers for title in identifiers)
     ]
 
 

@@ -100,7 +100,8 @@ class Owners:
         for (what, keys), names in self._of_several.items():
             one = "it is nobody's: rename it" if len(names) == 1 else "they are nobody's: rename each"
             self.notices.append(
-                f"{some(list(names))}: several students have this {what} ({keys}), so that {one} to the one whose it is"
+                f"{some(list(names))}: several students may be meant by this {what} ({keys}), so that {one} to the one "
+                "whose it is"
             )
 
     def unmatched(self, by_key: Mapping[str, Sequence[Theirs]]) -> list[HandedIn]:

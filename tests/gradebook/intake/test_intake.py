@@ -406,6 +406,31 @@ def test_a_right_that_is_missing_here_gives_nobody_a_zero() -> None:
         assert ("chmod -R u+rX" in str(made)) == (kind is CouldNotFetch)
 
 
+def test_one_students_name_next_to_anothers_number_is_nobodys(downloads: Downloads) -> None:
+    for name in ("Chen Wei 2026013", "2026013_Dana Scully", "20260016_Fritz_Lang"):
+        downloads.put(f"{name}/lab1_gpu_basics/benchmark.py")
+    roster = "student,name\n2026013,Chen Wei\n2026014,Dana Scully\n2026016,Fritz Lang\n"
+    students = downloads.take(roster=roster)
+    assert {key: student.status for key, student in students.items()} == {
+        "2026013": "taken", "2026014": "missing", "2026016": "taken", "2026013_Dana Scully": "taken",
+    }  # fmt: skip
+    assert downloads.intake.notices == [
+        "2026013_Dana Scully: several students may be meant by this name ('2026013', '2026014'), so that it is "
+        "nobody's: rename it to the one whose it is"
+    ]
+
+
+def test_letters_and_digits_in_full_width_are_the_same(downloads: Downloads) -> None:
+    for name in ("2026011", "\uff12\uff10\uff12\uff16\uff10\uff11\uff12", "Emmy Noether", "\u738b \u4f1f"):
+        downloads.put(f"{name}/lab1_gpu_basics/benchmark.py")
+    rows = (
+        "\uff12\uff10\uff12\uff16\uff10\uff11\uff11,Ada Lovelace\n2026012,Bob Ross\n"
+        "2026013,\u738b\u3000\u4f1f\n2026015,\uff25\uff4d\uff4d\uff59 Noether\n"
+    )
+    students = downloads.take(roster=f"student,name\n{rows}")
+    assert [student.status for student in students.values()] == ["taken"] * 4
+
+
 def test_folders_of_namesakes_are_named_together(downloads: Downloads) -> None:
     rows = "".join(f"u{number:02},Wei Zhang\n" for number in range(9))
     for number in range(9):
@@ -413,12 +438,13 @@ def test_folders_of_namesakes_are_named_together(downloads: Downloads) -> None:
     students = downloads.take(roster=f"student,name\n{rows}x,Ada Lee\ny,Ada Lee\n")
     assert not any(student.columns for student in students.values() if student.content)
     assert downloads.intake.notices == [
-        "Wei Zhang (0), Wei Zhang (1), Wei Zhang (2), Wei Zhang (3), Wei Zhang (4) and 4 more: several students have "
-        "this name ('u00', 'u01', 'u02', 'u03', 'u04' and 4 more), so that they are nobody's: rename each to the one "
-        "whose it is"
+        "Wei Zhang (0), Wei Zhang (1), Wei Zhang (2), Wei Zhang (3), Wei Zhang (4) and 4 more: several students may "
+        "be meant by this name ('u00', 'u01', 'u02', 'u03', 'u04' and 4 more), so that they are nobody's: rename each "
+        "to the one whose it is"
     ]
     downloads.put("Ada Lee/lab1_gpu_basics/benchmark.py")
     downloads.take(roster=f"student,name\n{rows}x,Ada Lee\ny,Ada Lee\n")
     assert downloads.intake.notices[0] == (
-        "Ada Lee: several students have this name ('x', 'y'), so that it is nobody's: rename it to the one whose it is"
+        "Ada Lee: several students may be meant by this name ('x', 'y'), so that it is nobody's: rename it to the one "
+        "whose it is"
     )
