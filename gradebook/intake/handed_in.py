@@ -348,8 +348,9 @@ def _listed(file: Path) -> list[HandedIn]:
             meant = _meant(table.titles)
             if lacking := [name for name in ("student", "repository") if name not in meant.values()]:
                 raise IntakeError(
-                    f"{file} has no column {lacking[0]!r}; a list of repositories needs student and repository. If it "
-                    "says who is in the class, name it with --roster, and the folder of submissions instead of it"
+                    f"{file} has no column {lacking[0]!r} in its first line, which has the titles; a list of "
+                    "repositories needs student and repository. If it says who is in the class, name it with --roster, "
+                    "and the folder of submissions instead of it"
                 )
             if unread := next((title for title in table.titles if title.casefold() in _UNREAD), None):
                 raise IntakeError(

@@ -6,6 +6,7 @@ Never guesses: of 1/2/2026 nobody knows the month. Not for which moment counts (
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 
@@ -59,8 +60,10 @@ _ISO = re.compile(
     r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d(?::\d\d)?)(?:[.,]\d+)? ?(Z|UTC|[+-]\d\d(?::?\d\d)?)?( ?[+-]\d{4})?",
     re.IGNORECASE,
 )
-_SECONDS = re.compile(r"\d{10}(?:\.\d+)?")
-"""Since 1970, as Unix counts them."""
+_OFFSET_IN_WORDS = re.compile(r"(?<=GMT[+-]\d{4}) \([^()]*\)$")
+"""What JavaScript writes behind an offset: `GMT+0200 (Central European Summer Time)`."""
+_SECONDS = re.compile(r"\d{10}(?:\.\d+|\d{3})?")
+"""Since 1970, as Unix counts them, or milliseconds, as JavaScript does."""
 _WORD = re.compile(r"[^\W\d_]+")
 _DAY = re.compile(r"\d{4}-\d\d-\d\d|\d{1,2}([./-])\d{1,2}\1\d{4}")
 
@@ -85,7 +88,9 @@ def parse(text: str, zone: tzinfo | None) -> datetime | None:
         text: the cell of a table, or a part of a name.
         zone: of a moment that says none; without it such a moment cannot be read.
     """
+    text = unicodedata.normalize("NFKC", text)  # keyboards of East Asia write digits in full width
     text = _HALF.sub(r"\1m", " ".join(text.split()))  # Spanish spreadsheets write `p. m.`
+    text = _OFFSET_IN_WORDS.sub("", text)
     if match := _ISO.fullmatch(text):
         offset = (match[3] or match[4] or "").strip().upper().replace("UTC", "Z")
         try:
@@ -93,7 +98,7 @@ def parse(text: str, zone: tzinfo | None) -> datetime | None:
         except ValueError:
             return None
     if _SECONDS.fullmatch(text):
-        return datetime.fromtimestamp(int(text.partition(".")[0]), UTC)
+        return datetime.fromtimestamp(int(text[:10]), UTC)
     named = _NAMED_ZONE.search(text)
     moments = set(_readings(text[: named.start()] + text[named.end() :] if named else text))
     moment = _placed(moments.pop(), zone) if len(moments) == 1 else None

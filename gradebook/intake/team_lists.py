@@ -56,20 +56,21 @@ def load(path: Path, columns: Iterable[str], find: Callable[[Mapping[str, str]],
     meant = column_titles.as_known(table.titles, (*columns, *TEAM_COLUMNS))
     column = team_column(meant.values())
     who = [name for name in columns if name in meant.values()]
+    who += [title for title in meant.values() if folded(title) in NAME_COLUMNS and title not in who]
     if column is None or not who:
         lacking = "names teams" if column is None else "identifies students"
         wanted = "team" if column is None else "student"
         there = ", ".join(filter(None, table.titles))
         raise TeamsError(
-            f"{path} has no column that {lacking}, only {there}; call one of them {wanted}. The list has a row for "
-            "each student, or a row for each team with the columns member1, member2, ..."
+            f"{path} has no column that {lacking}, only {there}; the first line has the titles, so call one of them "
+            f"{wanted}. The list has a row for each student, or a row for each team with the columns member1, member2, "
+            "..."
         )
-    called = [title for title in meant.values() if folded(title) in NAME_COLUMNS and title not in who]
     teams: dict[str, str] = {}
     strangers = []
     for row in table.rows:
         row_cells = column_titles.renamed(row.cells, meant)
-        cells = {name: cell for name in (*who, *called) if (cell := row_cells.get(name, ""))}
+        cells = {name: cell for name in who if (cell := row_cells.get(name, ""))}
         team = row_cells.get(column, "")
         if not is_team(team):
             continue

@@ -40,7 +40,11 @@ _COMMITS, _BRANCHES = ("commit", "after"), ("branch", "ref")
 """Of a table of pushes: `after` and `ref` are GitHub's own words."""
 _LIKE_TIME = re.compile(r"submission time|submitted|time ?stamp|\bdate\b", re.IGNORECASE)
 _COMMIT = re.compile(r"[0-9a-fA-F]{40}")
-_NEVER = ("", "-", "\u2013", "never", "n/a", "none", "no submission")
+_NEVER = (
+    *("", "-", "\u2013", "never", "n/a", "none", "no submission", "not submitted"),
+    *("null", "nil", "nat", "invalid date", "0000-00-00 00:00:00"),
+)
+"""What people and programs write for no moment."""
 _ALIKE = timedelta(seconds=4)
 """A zip file's times have steps of two seconds."""
 _PACKING = timedelta(minutes=10)

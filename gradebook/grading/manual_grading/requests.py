@@ -92,8 +92,8 @@ def read(path: Path) -> tuple[NewRequest, ...]:
     if not who or "text" not in names:
         lacking = "text" if who else "student"
         raise ManualGradingError(
-            f"{path} has no column {lacking!r}; it needs text, student (or another column that identifies students, "
-            "such as Email), and perhaps about"
+            f"{path} has no column {lacking!r} in its first line, which has the titles; it needs text, student (or "
+            "another column that identifies students, such as Email), and perhaps about"
         )
     if "about" not in names and (unread := next((names[title] for title in _LIKE_ABOUT if title in names), None)):
         raise ManualGradingError(

@@ -172,6 +172,12 @@ def test_a_table_that_cannot_be_used_says_why(tmp_path: Path, table: str, messag
         times.load(tmp_path / "times.csv", None, None)
 
 
+@pytest.mark.parametrize("word", ["null", "NaT", "nil", "Invalid Date", "0000-00-00 00:00:00", "Not submitted", "NULL"])
+def test_programs_write_words_for_no_time(tmp_path: Path, word: str) -> None:
+    (tmp_path / "times.csv").write_text(f"student,submitted_at\nada,2026-03-28T20:00Z\nida,{word}\n")
+    assert times.load(tmp_path / "times.csv", None, None).of.keys() == {"ada"}
+
+
 @pytest.mark.parametrize(
     "title", ["Submitted At (UTC)", "submitted_at_utc", "Submission Time (GMT)", "Submitted At [UTC]"]
 )
