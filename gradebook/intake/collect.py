@@ -287,11 +287,12 @@ class Intake:
         if chosen is not None:
             if chosen.pushed_at is not None:
                 return chosen.pushed_at, _PUSHES
-            if known is not None and self._times.is_last_push and chosen.later:
+            until = self._settings.in_time_until(student.student) if chosen.later or chosen.elsewhere else None
+            if self._times.is_last_push and known and until and known > until:
                 self._owners.notices.append(
-                    f"{student.student}: the last push, of {self._settings.local(known):%Y-%m-%d %H:%M %Z}, brought "
-                    f"commits that are not graded, so the graded commit's own time counts. A table of all pushes says "
-                    f"when that one came: {command()} export github-pushes"
+                    f"{student.student}: the last push, of {self._settings.local(known):%Y-%m-%d %H:%M %Z}, may have "
+                    "brought commits that are not graded, so the graded commit's own time counts. A table of all "
+                    f"pushes says when that one came: {command()} export github-pushes"
                 )
                 known = None
         if known is not None:
@@ -353,8 +354,7 @@ class Intake:
         if moments or not self._settings.times_of_files:
             return max(moments, default=None)
         newest = [(at, part) for part in ones if part.path is not None and (at := handed_in.newest(part.path))]
-        of_canvas = all(part.platform == "Canvas" for part in ones)
-        late = any(part.late for part in ones)
+        of_canvas, late = all(part.platform == "Canvas" for part in ones), any(part.late for part in ones)
         self._stamped += [Stamped(student, part.label, at, late, of_canvas) for at, part in newest]
         return max((at for at, _ in newest), default=None)
 

@@ -89,6 +89,19 @@ def test_work_of_a_later_assignment_makes_nothing_late(graded: Class) -> None:
     assert student.submitted_at == moment(9), "a table of hand-ins is the instructor's word"
 
 
+def test_a_last_push_may_have_been_to_another_branch(graded: Class) -> None:
+    graded.repository.commit("first", 1)
+    last = Times({"lab1-ada": moment(9)}, is_last_push=True)
+    assert graded.taken(last).submitted_at == moment(9), "there is no other branch"
+    graded.repository.git("checkout", "-q", "-b", "feedback")
+    graded.repository.commit("a program's", 9)
+    graded.repository.git("checkout", "-q", "main")
+    assert graded.taken(last).submitted_at == datetime(2026, 3, 1, 12, tzinfo=UTC)
+    assert "the last push, of 2026-03-09 10:00 UTC, may have brought commits that are not graded" in graded.notices[-2]
+    in_time = Times({"lab1-ada": moment(0)}, is_last_push=True)
+    assert graded.taken(in_time).submitted_at == moment(0)
+
+
 def test_commits_count_from_the_push_that_brought_them(graded: Class) -> None:
     """Of a branch that was merged, from the push of that branch's name only."""
     old = graded.repository.commit("old", 1)
