@@ -32,8 +32,8 @@ class Student:
     name: str = ""
     columns: Mapping[str, str] = field(default_factory=dict)
     status: Literal["taken", "partly", "kept", "missing", "refused", "undecided", "could_not_fetch", "no_repository"]
-    """`partly`: of a team, without what could not be fetched; `kept`: what an earlier run took in, because nothing
-    could be fetched now; `undecided`: refused until a person says which of it counts."""
+    """`partly`: of a team, without what could not be fetched, or without any code; `kept`: what an earlier run took
+    in, because nothing could be fetched now; `undecided`: refused until a person says which of it counts."""
     reason: str = ""
     """Why there is nothing to grade; of what was taken, what the student should know of that."""
     submitted_at: datetime | None = None
@@ -286,7 +286,7 @@ class StudentResult:
     outdated: bool = False
     """Whether older work counts, because nothing could be fetched in the last run."""
     partly: bool = False
-    """Whether something that the team handed in could not be fetched, so that the rest counts alone."""
+    """Whether something is missing that was handed in, or should have been, so that the rest counts alone."""
 
     @property
     def by_hand(self) -> tuple[ManualCriterion, ...]:

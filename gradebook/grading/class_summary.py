@@ -296,7 +296,10 @@ def _result(
         late = settings.late.penalty(student.submitted_at, deadline, made.score, made.max_score)
     score = made.score - (late.points if late else 0)
     counts = all(report.counts for report in read)
-    return replace(nothing, status="graded", late=late, grade=made, reports=read, score=score if counts else None)
+    # What is missing may have points: until a person has looked, nobody has 0 for the rest.
+    waits = nothing.partly and not score
+    nothing = replace(nothing, status="graded", late=late, grade=made, reports=read, withheld=waits)
+    return replace(nothing, score=score if counts and not waits else None)
 
 
 def _reader(

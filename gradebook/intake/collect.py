@@ -154,6 +154,7 @@ class Intake:
                 announce(key)
                 mates = [other for other in by_key if other != key and _share(by_key[other], ones)]
                 students.append(replace(self._take(key, ones), teammates=tuple(sorted(mates))))
+        doubts.check_contents(students, self._store.path, self._roster, source)
         times.check_files(self._stamped, self._settings)
         self._say_sources()
         self._owners.notices += doubts.sections(self._torn)
@@ -234,7 +235,7 @@ class Intake:
             )
         remarks += [f"{whose} does not count: {clause(reason)}" for whose, reason in lost]
         reasons_told = filter(None, (taken[0].reason, printable("; ".join(remarks), lines=False)))
-        return replace(taken[0], status="partly" if failures else "taken", reason="; ".join(reasons_told))
+        return replace(taken[0], status="partly" if failures else taken[0].status, reason="; ".join(reasons_told))
 
     def _whose(self, ones: Sequence[HandedIn]) -> str:
         """How to call what was handed in, and whose it is by the roster's key."""
@@ -261,17 +262,16 @@ class Intake:
             is_canvas = source in (_TABLE, _ROSTER) and all(part.platform == "Canvas" for part in ones)
             late = any(part.late for part in ones)
             self._tabled.append(Stamped(student.student, ones[0].label, submitted_at, late, is_canvas))
-        remarks = [*commits.remarks(chosen, submodules), *here, *submission.remarks]
+        alone = lab_folders.without_code([entry.target for entry in submission.entries])
+        remarks = [*commits.remarks(chosen, submodules), *here, *submission.remarks, *alone]
         if chosen is not None and chosen.pushed_at is not None and source == _PUSHES:
-            moment = self._settings.local(chosen.pushed_at)
-            remarks.insert(
-                0, f"commit {chosen.commit.id[:10]} was pushed at {moment:%Y-%m-%d %H:%M %Z}, by the server's clock"
-            )
+            moment = f"{self._settings.local(chosen.pushed_at):%Y-%m-%d %H:%M %Z}"
+            remarks[:0] = [f"commit {chosen.commit.id[:10]} was pushed at {moment}, by the server's clock"]
         if submitted_at is None and any(part.late for part in ones):
             remarks.append(f"{ones[0].platform} marked it as late")
         return replace(
             student,
-            status="taken",
+            status="partly" if alone else "taken",
             submitted_at=submitted_at and self._settings.local(submitted_at),
             reason=printable("; ".join(remarks), lines=False),
             commit=chosen.commit.id if chosen else None,

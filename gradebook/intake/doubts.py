@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -74,6 +74,34 @@ def check_depth(unmatched: Sequence[HandedIn], roster: Roster | None, source: Pa
         f"{what}; neither {'is' if len(holding) == 2 else 'are'} {some([name for name in holding if name != first])}. "
         "Put what is in these folders into one folder, and name that"
     )
+
+
+def check_contents(
+    students: Sequence[Student], folders: Callable[[str], Path], roster: Roster | None, source: Path
+) -> None:
+    """Refuse an archive of several students' work, as a drive splits a class into: each was taken for a submission.
+
+    Args:
+        students: everybody, as they were taken in.
+        folders: where the copy of a content is.
+        roster: who is in the class.
+        source: as the command was given it.
+
+    Raises:
+        IntakeError: there is one.
+    """
+    for student in students:
+        if roster is None or student.columns or student.content is None:
+            continue
+        folder = folders(student.content)
+        names = [path.name for lab in folder.iterdir() if lab.is_dir() for path in lab.iterdir() if path.is_dir()]
+        owners = [theirs[0] for name in names if (theirs := roster.owners([name]))]
+        if len({owner.team or owner.student for owner in owners}) > 1:
+            raise IntakeError(
+                f"{source / student.student} has the work of several students "
+                f"({some(sorted(owner.student for owner in owners), 3)}), so it is no submission: unpack it, with the "
+                "others if a drive has split its download, into one folder, and name that folder"
+            )
 
 
 def _authors(files: Sequence[Path], roster: Roster) -> list[str]:

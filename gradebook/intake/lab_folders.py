@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from gradebook.intake import platforms, zip_and_tar
 from gradebook.intake.accepted_files import Undecided
 from gradebook.intake.repositories import is_repository
+from gradebook.text_files import some
 from gradebox.course.rubric import Lab
 from gradebox.sandbox import copying
 
@@ -31,6 +32,13 @@ IsLab = Callable[[str], bool]
 def holds_labs(folder: Path) -> bool:
     """Whether lab folders lie in it, or in its folder `labs`."""
     return _labs_at(folder, copying.is_lab) is not None
+
+
+def without_code(files: Sequence[str]) -> list[str]:
+    """What to say of labs that hold no code and no report, but what programs write; nothing of others."""
+    if any(PurePath(file).suffix.lower() in (".py", ".md") for file in files):
+        return []
+    return [f"has no code, only {some([repr(file) for file in files], 3)}: hand in all of the lab's folder"]
 
 
 def is_one_submission(source: Path) -> bool:

@@ -321,6 +321,12 @@ def test_a_folder_of_files_that_are_called_as_students_is_named(downloads: Downl
     assert downloads.take(roster=roster)["walks"].status == "taken"
 
 
+def test_an_archive_of_several_students_is_no_submission(downloads: Downloads) -> None:
+    downloads.pack("drive-download-001.zip", {f"Lab 1/{name}/{LAB}/benchmark.py": b"1" for name in ("ada", "bob")})
+    with pytest.raises(IntakeError, match=r"drive-download-001 has the work of several students \(ada, bob\)"):
+        downloads.take(roster="student\nada\nbob\n")
+
+
 def test_repositories_of_another_assignment_are_named(downloads: Downloads) -> None:
     roster = "student,github_username\ns1,ada-l\ns2,bob\ns3,Cat\ns4,dan-s\n"
     for name in ("walks-ada-l", "walks-bob", "walks-cat"):

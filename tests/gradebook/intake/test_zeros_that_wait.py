@@ -130,3 +130,18 @@ def test_a_folder_that_is_no_repository_is_a_wrong_address(small_class: SmallCla
     said = console.file.getvalue()  # type: ignore[attr-defined]
     assert f"no repository at {folder}: the folder is none" in said
     assert "has no effect" not in said
+
+
+def test_what_programs_wrote_is_not_all_that_was_handed_in(small_class: SmallClass) -> None:
+    (small_class.submissions / "zoe" / "lab1_gpu_basics" / "results").mkdir(parents=True)
+    (small_class.submissions / "zoe" / "lab1_gpu_basics" / "results" / "runs.txt").write_text("1")
+    assert graded(small_class)["zoe"][0] == "graded"
+    code, said = reviewed(small_class)
+    assert (code, "has no code, only 'lab1_gpu_basics/results/runs.txt'" in said) == (3, True)
+    result = small_class.grade(roster=small_class.out.parent / "roster.csv")
+    (grade,) = (student.grade for student in result.students if student.student == "zoe")
+    for criterion in (criterion.id for lab in grade.labs for criterion in lab.criteria if criterion.points):
+        reviewed(small_class, "--override", "zoe", criterion, "0", "nothing there")
+    assert exported(small_class)["zoe"] == ("graded", ""), "a 0 waits"
+    assert reviewed(small_class, "--accept", "zoe", "handing-in")[0] == 0
+    assert exported(small_class)["zoe"] == ("graded", "0")
