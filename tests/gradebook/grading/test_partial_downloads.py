@@ -159,3 +159,16 @@ def test_whose_names_are_alike_come_first_among_those_that_may_be_a_students_own
         said = missing.result_of(student, outside, Settings(), now)
         assert said.score is None
         assert "Ada Lovelace, Bob Ross, Carla match nobody in the roster: one of them may be theirs" in said.reason
+
+
+def test_a_lab_that_was_handed_in_before_and_is_not_now_is_named(small_class: SmallClass) -> None:
+    for name in ("ada", "bob"):
+        small_class.hands_in(name)
+        (small_class.submissions / name / "lab2_mixed_precision").mkdir()
+        (small_class.submissions / name / "lab2_mixed_precision" / "own.py").write_text(f"# {name}")
+    assert "handed in before" not in graded(small_class, labs=(1, 2))[1]
+    shutil.rmtree(small_class.submissions / "ada" / "lab1_gpu_basics")
+    small_class.hands_in("bob", text="changed")
+    said = graded(small_class, labs=(1, 2))[1]
+    assert "lab1_gpu_basics was in what ada handed in before, and is not in this submission, so it has 0 points" in said
+    assert "handed in before" not in graded(small_class, labs=(1, 2))[1], "once"
