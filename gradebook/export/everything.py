@@ -324,8 +324,9 @@ def _that_do_not_fit(folder: Path) -> list[str]:
         if units:
             shown = f"{', '.join(units[:5])}{f' and {len(units) - 5} more' if len(units) > 5 else ''}"
             texts.append(
-                f"points that were typed for {criterion.title!r} do not fit its {points(criterion.points)} points any "
-                f"more, and are cut: {shown}. Give it the points back that it had, or grade it again"
+                f"points that were typed for {criterion.title!r} do not fit its {points(criterion.points)} points and "
+                f"start = {criterion.start!r} any more, and are cut: {shown}. Give it the points and the start back "
+                "that it had, or grade it again"
             )
     return texts
 

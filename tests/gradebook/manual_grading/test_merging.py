@@ -263,8 +263,8 @@ def test_points_that_were_typed_for_a_criterion_that_has_fewer_now_are_told(manu
     manual.write_rubric(text=RUBRIC.replace("points = 6", "points = 2"))
     (notice,) = [text for text in everything.notices(manual.read(), manual.folder) if "that were typed" in text]
     assert notice.startswith(
-        "points that were typed for 'Discussion of the results' do not fit its 2 points any more, and are cut: "
-        "student ada."
+        "points that were typed for 'Discussion of the results' do not fit its 2 points and start = 'full' any more, "
+        "and are cut: student ada."
     )
 
 
