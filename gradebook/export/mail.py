@@ -163,6 +163,12 @@ def send(
                 _note(folder, letter, "refused")
                 failed[letter.student] = _said(next(iter(error.recipients.values())))
                 continue
+            except smtplib.SMTPSenderRefused as error:
+                _note(folder, letter, "refused")
+                if error.smtp_code == _CLOSING:
+                    raise _ended((error.smtp_code, error.smtp_error)) from None
+                said = _said((error.smtp_code, error.smtp_error))
+                raise MailError(f"the server does not take mail of --sender {server.sender}: {said}") from None
             except smtplib.SMTPResponseException as error:
                 _note(folder, letter, "refused")
                 if error.smtp_code == _CLOSING:
@@ -206,12 +212,20 @@ def _session(server: Server) -> Iterator[smtplib.SMTP]:
             session: smtplib.SMTP = smtplib.SMTP_SSL(server.host, server.port, timeout=_SECONDS, context=context)
         else:
             session = smtplib.SMTP(server.host, server.port, timeout=_SECONDS)
-            if not server.is_local:
+            session.ehlo()
+            # A server on this machine needs no encryption, but may take a password only with it.
+            if not server.is_local or (server.login and session.has_extn("starttls")):
                 session.starttls(context=context)
         if server.login:
             session.login(server.login, server.password)
-    except smtplib.SMTPAuthenticationError:
-        raise MailError(f"{server.host} does not take the login {server.login!r} with this password") from None
+    except smtplib.SMTPAuthenticationError as error:
+        said = _said((error.smtp_code, error.smtp_error))
+        raise MailError(f"{server.host} does not take the login {server.login!r} with this password: {said}") from None
+    except ssl.SSLCertVerificationError as error:
+        raise MailError(
+            f"this machine does not trust the certificate of {server.host}: {error.verify_message}. If it is the "
+            "department's own, name its file in the variable SSL_CERT_FILE"
+        ) from None
     except smtplib.SMTPNotSupportedError:
         raise MailError(f"{server.host} offers no encryption, and feedback is not sent without") from None
     except (smtplib.SMTPException, OSError) as error:

@@ -39,6 +39,9 @@ class PostOffice(socketserver.ThreadingTCPServer):
         self.letters: list[tuple[str, EmailMessage]] = []
         self.refused: set[str] = set()
         self.hangs_up_on = ""
+        self.senders = True
+        """Whether it takes mail of anybody."""
+        self.said: list[str] = []
         self.most = 1000
         """So many letters it takes until it closes."""
 
@@ -57,10 +60,18 @@ class Counter(socketserver.StreamRequestHandler):
         to = ""
         while line := self.rfile.readline().decode().strip():
             verb = line[:4].upper()
-            if verb == "MAIL" and len(office.letters) >= office.most:
+            office.said.append(verb)
+            if verb == "EHLO":
+                self.answer("250-hello")
+                self.answer("250 STARTTLS")
+            elif verb == "STAR":
+                self.answer("454 not now")
+            elif verb == "MAIL" and not office.senders:
+                self.answer("553 sender rejected: not owned by user gpu")
+            elif verb == "MAIL" and len(office.letters) >= office.most:
                 self.answer("421 too many letters")
                 return
-            if verb == "RCPT":
+            elif verb == "RCPT":
                 to = line.partition("<")[2].partition(">")[0]
                 self.answer("550 no such user" if to in office.refused else "250 ok")
             elif verb == "DATA":
@@ -234,3 +245,22 @@ def test_a_server_or_sender_that_is_none_is_said_before_anything_is_sent(
     done = CliRunner().invoke(app, ["mail", str(folder), "--server", server, "--sender", sender])
     assert done.exit_code == 2
     assert "--sender course@uni.example --server smtp.uni.example:587" in done.output
+
+
+def test_a_sender_that_the_server_does_not_take_is_said_once(folder: Path, office: PostOffice) -> None:
+    office.senders = False
+    said = mail(folder, office, "--send", code=2)
+    assert "does not take mail of --sender gpu@uni.example: 553 sender rejected: not owned by user gpu" in said
+    office.senders = True
+    assert "sent to 3 students" in mail(folder, office, "--send"), "nobody counts as served"
+
+
+def test_a_password_is_encrypted_if_a_server_on_this_machine_can(
+    folder: Path, office: PostOffice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SMTP_PASSWORD", "secret")
+    assert "not now" in mail(folder, office, "--send", "--login", "gpu", code=2)
+    assert "STAR" in office.said
+    office.said.clear()
+    mail(folder, office, "--send")
+    assert "STAR" not in office.said, "there is no password to hide"
