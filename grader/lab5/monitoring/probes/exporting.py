@@ -45,6 +45,8 @@ from grader.shared.probes.looks import exists, read_text, written_bytes
 from grader.shared.probes.support import StudentObject, plain
 from grader.shared.probes.threads import running_threads
 
+_SHORTEST_MESSAGE = 8
+"""Bytes."""
 _MORE = 100
 """Samples and steps after which a monitor that complains now and then has done so."""
 _ROUNDS = 5
@@ -187,7 +189,8 @@ def without_nvml(student: Student, inputs: WithoutNvml) -> WithoutNvmlReply:
         messages = [plain(message, "message") for message in (monitor.message, snapshot_of(monitor).message)]
         past_python, after = written(), written_bytes()
     hidden = 0 if before is None or after is None else after - before - len(past_python.encode())
-    if not past_python and hidden >= len(inputs.logs) + _MORE:  # a byte per sample, to whatever descriptor
+    # A thread may be woken through a pipe, by a byte for each sample; a message is longer.
+    if not past_python and hidden >= _SHORTEST_MESSAGE * (len(inputs.logs) + _MORE):
         past_python = f"{hidden} bytes, to a descriptor of its own"
     later = said.getvalue()[len(said_first) :] + past_python
     return WithoutNvmlReply(said=said_first, later=later, text=text, messages=messages, left_open=nvml.users)
