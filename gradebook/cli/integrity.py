@@ -107,6 +107,8 @@ def _earlier(archives: list[Path], submissions: Path, room: Path) -> tuple[dict[
         folders, refused, _ = _submissions(source, room / f"earlier-{number}")
         by_year[year] = folders
         notes += [f"{year}: {refusal.student}: {refusal.reason}" for refusal in refused]
+        if not folders:
+            notes.append(f"{year}: nothing. If its folders are years, name each with an --archive of its own")
     return by_year, notes
 
 
@@ -118,7 +120,8 @@ def _submissions(source: Path, room: Path) -> tuple[dict[str, Path], list[Studen
             students = gradebook.students()
     else:
         store = Store(room / STORE)
-        names = LabNames.of(course().rubric.labs)
+        labs = course().rubric.labs
+        names = LabNames.of(labs, [lab.number for lab in labs] if len(labs) == 1 else [])
         intake = Intake(Settings(), None, store, room / "room", None, names)
         students = intake.take_all(source, lambda name: None)
     taken: dict[str, Path] = {}

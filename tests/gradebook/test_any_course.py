@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -97,6 +98,7 @@ def test_the_demo_names_what_a_student_returns_instead_of_a_figure(plotted: Any,
         ((step for step in (0, 1)), "walk() returned an object of type generator, expected"),
         ("0 1", "walk() returned an object of type str, expected"),
         ([[0], [1]], "walk() returned int64 of shape (2, 1), expected"),
+        ([Decimal(0), Decimal(1)], "walk() returned values of type Decimal, expected"),
     ],
 )
 def test_the_demo_names_what_a_student_returns_instead_of_positions(walked: Any, words: str) -> None:
@@ -136,6 +138,15 @@ def test_the_whole_demo_has_the_points_that_its_students_deserve(folder: Path) -
     run(*CLASS)
     assert grades(folder) == SCORES
     assert "pairs at least" in run("--course", "course", "similarity", "autumn")
+
+
+def test_files_of_canvas_are_compared_in_a_course_of_one_lab(folder: Path, tmp_path: Path) -> None:
+    for number, name in enumerate(("ada", "bob")):
+        code = folder / "course" / "solutions" / "lab1_walks" / "walks.py"
+        (tmp_path / "canvas").mkdir(exist_ok=True)
+        shutil.copy(code, tmp_path / "canvas" / f"{name}_{number}_4711_walks.py")
+    said = run("--course", "course", "similarity", str(tmp_path / "canvas"), "--out", str(tmp_path / "out"))
+    assert "2 submissions, 1 pair at least" in said
 
 
 def test_the_demo_is_written_only_into_a_new_folder(folder: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bisect
 import functools
+import importlib.util
 import io
 import itertools
 import statistics
@@ -128,9 +129,7 @@ def compare(
     pairs: list[Pair] = []
     prints: dict[moved.File, Any] = {}
     medians: dict[str, float] = {}
-    of_stub = functools.cache(
-        lambda path: _fingerprint(detector, path.read_text(encoding="utf-8", errors="replace")).hashes
-    )
+    of_stub = functools.cache(lambda path: _fingerprint(detector, _source(path)).hashes)
     known = {
         module: _known(of_stub, stubs, module) for module in sorted({name for own in texts.values() for name in own})
     }
@@ -188,7 +187,7 @@ def _modules(folder: Path, labs: Sequence[str] | None, left_out: Callable[[str],
         if entry.size_bytes > MAX_FILE_BYTES or taken > MAX_BYTES:
             large.append(entry)
         else:
-            texts[entry.target] = entry.source.read_text(encoding="utf-8", errors="replace")
+            texts[entry.target] = _source(entry.source)
     if large:
         more = f" and {len(large) - 1} more" if len(large) > 1 else ""
         left_out(f"{large[-1].target} ({large[-1].size_bytes:,} bytes){more}: too large for code that somebody wrote")
@@ -308,3 +307,12 @@ def _passage(student: str, text: str, slices: Any) -> Passage:
 
 def _line_at(ends: Sequence[int], position: float) -> int:
     return bisect.bisect_right(ends, max(0, int(position))) + 1
+
+
+def _source(path: Path) -> str:
+    """The text of a module in the encoding that it declares, as Python reads it."""
+    content = path.read_bytes()
+    try:
+        return importlib.util.decode_source(content)
+    except (SyntaxError, UnicodeDecodeError):
+        return content.decode("utf-8", errors="replace")

@@ -307,3 +307,23 @@ def test_the_table_says_which_team_a_student_stands_for(tmp_path: Path) -> None:
     paths = report.write([pair], tmp_path, compared=2, threshold=0.6, now=datetime.now(UTC), names=names)
     (row,) = csv.DictReader(paths[1].read_text("utf-8-sig").splitlines())
     assert (row["name"], row["other name"]) == ("Ada, team red", "")
+
+
+def test_code_is_shown_in_the_encoding_that_it_declares(tmp_path: Path) -> None:
+    source = hand_in(tmp_path, ada=ONE, bob=OTHER)
+    module = source / "bob" / "lab1_gpu_basics" / "statistic.py"
+    text = f"# coding: latin-1\n{STUB}    # L\u00f6sung f\u00fcr den Mittelwert\n{ONE}"
+    module.write_bytes(text.encode("latin-1"))
+    code, said, _ = run(tmp_path, source)
+    assert code == 0, said
+    page = (tmp_path / "out" / "similarity.html").read_text()
+    assert "L\u00f6sung f\u00fcr den Mittelwert" in page
+    assert "\ufffd" not in page
+
+
+def test_a_folder_of_years_says_how_to_give_them(tmp_path: Path) -> None:
+    source = hand_in(tmp_path, ada=ONE, bob=OTHER)
+    shutil.copytree(hand_in(tmp_path / "old", zoe=RENAMED, yan=OPEN), tmp_path / "years" / "2024")
+    code, said, rows = run(tmp_path, source, "--archive", str(tmp_path / "years"))
+    assert (code, rows) == (0, [])
+    assert "years: nothing. If its folders are years, name each with an --archive of its own" in said

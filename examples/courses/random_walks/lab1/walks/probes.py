@@ -57,6 +57,8 @@ def _vector(value: Any, what: str) -> NDArray[Any]:
         raise WrongReturn(f"{what} {_described(value)} with rows of different lengths, expected numbers") from None
     if numbers.ndim == 0:
         raise WrongReturn(f"{what} {_described(value)}, expected a list or a vector of numbers")
+    if numbers.dtype.kind == "O" and numbers.size:
+        raise WrongReturn(f"{what} values of type {type(numbers.flat[0]).__name__}, expected a vector of numbers")
     if numbers.ndim != 1 or numbers.dtype.kind not in "iuf":
         raise WrongReturn(f"{what} {numbers.dtype} of shape {numbers.shape}, expected a vector of numbers")
     return numbers.astype(np.float64)
