@@ -46,13 +46,18 @@ def _shorter(settings: Settings, students: Sequence[Student]) -> str:
         return ""
     ends = "ends before the deadline of the class, and counts as it stands: remove it"
     end = "end before the deadline of the class, and count as they stand: remove them"
-    return f"[extensions] of {', '.join(names)} {ends if len(names) == 1 else end} if the deadline was moved later"
+    what = ends if len(names) == 1 else end
+    return f"class.toml: [extensions] of {', '.join(names)} {what} if the deadline was moved later"
 
 
 def _no_extension(settings: Settings) -> str:
     """Whose extension is the deadline of all, and so changes nothing."""
     names = [name for name, moment in settings.extensions.items() if moment == settings.deadline]
-    return f"[extensions] of {some(names)}: the same as the deadline of the class, so without effect" if names else ""
+    return (
+        f"class.toml: [extensions] of {some(names)}: the same as the deadline of the class, so without effect"
+        if names
+        else ""
+    )
 
 
 def _deadline_ahead(settings: Settings, students: Sequence[Student]) -> str:

@@ -70,7 +70,7 @@ def resolve(
             if earlier is None or alone:
                 given[key, override.criterion] = override
     others: list[tuple[str, str, datetime | None]] = [
-        (f"[extensions] {name!r}", name, None) for name in settings.extensions
+        (f"class.toml: [extensions] {name!r}", name, None) for name in settings.extensions
     ]
     others += [(f"excused.toml's entry of {entry.student!r}", entry.student, entry.at) for entry in let_off]
     others += [(f"held_back.toml's entry of {entry.student!r}", entry.student, entry.at) for entry in held]
@@ -103,14 +103,15 @@ def with_extensions(settings: Settings, directory: Directory, *, strict: bool = 
             keys = directory.keys(name)
         except UnknownStudentError as error:
             if strict and not isinstance(error, GoneStudentError):
-                raise SettingsError(f"[extensions] {name!r}: {error}") from None
+                raise SettingsError(f"class.toml: [extensions] {name!r}: {error}") from None
             keys = (name,)
         chosen = own if len(keys) == 1 else of_team
         for key in keys:
             other, earlier = chosen.setdefault(key, (name, moment))
             if earlier != moment:
                 raise SettingsError(
-                    f"[extensions] {other!r} and {name!r} are both {key}, with different deadlines; keep one"
+                    f"class.toml: [extensions] {other!r} and {name!r} are both {key}, with different deadlines; keep "
+                    "one"
                 )
     return replace(settings, extensions={key: moment for key, (_, moment) in {**of_team, **own}.items()})
 

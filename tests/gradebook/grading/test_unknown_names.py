@@ -73,7 +73,7 @@ def test_an_override_written_after_the_grading_is_checked_too(small_class: Small
 
 def test_an_extension_for_nobody_is_refused(small_class: SmallClass) -> None:
     small_class.hands_in("ada")
-    with pytest.raises(SettingsError, match=r"\[extensions\] 'adda': there is no such student"):
+    with pytest.raises(SettingsError, match=r"class\.toml: \[extensions\] 'adda': there is no such student"):
         grade(small_class, "[extensions]\nadda = 2026-11-29T23:59:00+01:00\n")
 
 

@@ -348,7 +348,7 @@ def test_extensions_that_change_nothing_are_named(small_class: SmallClass) -> No
     assert "class.toml has no deadline, so nobody is late but by their own in [extensions] (ada): set deadline" in said
     deadline = "deadline = 2026-03-01T23:59:00Z\n"
     _, said = grade(small_class, small_class.submissions, deadline + LATE + extension, roster)
-    assert "[extensions] of ada: the same as the deadline of the class, so without effect" in said
+    assert "class.toml: [extensions] of ada: the same as the deadline of the class, so without effect" in said
 
 
 def test_nobody_has_0_before_their_own_deadline(small_class: SmallClass) -> None:
