@@ -110,12 +110,21 @@ def notices(
         folders: where the copy of a content is.
         labs: the folders of the labs that are graded.
     """
-    moved = _other_teams(list(before.values()), now)
+    moved = [*_other_teams(list(before.values()), now), *_of_namesakes(before, now)]
+    absent = [*_absent_labs(now, folders, labs), *_lacking(before, now, folders, labs)]
+    return [*moved, *_resubmitted(settings, before, now), *absent]
+
+
+def _of_namesakes(before: Mapping[str, Student], now: Sequence[Student]) -> list[str]:
+    """Work that was handed in under a name which several students have by now, so that it is nobody's."""
+    keys = {student.student for student in now}
+    gone = [key for key, student in before.items() if student.content is not None and key not in keys]
+    sharing = {name: [other.student for other in now if name in (other.name, *other.columns.values())] for name in gone}
     return [
-        *moved,
-        *_resubmitted(settings, before, now),
-        *_absent_labs(now, folders, labs),
-        *_lacking(before, now, folders, labs),
+        f"what {name!r} handed in before counts for nobody, because several students have this name: {some(students)}. "
+        "Put the work into a folder that is called as the one whose it is, and run the command again"
+        for name, students in sharing.items()
+        if len(students) > 1
     ]
 
 

@@ -82,6 +82,9 @@ def test_earlier_work_stays_with_a_student_whose_key_is_another_one(small_class:
     assert [entry.criterion for entry in bob.overrides] == ["lab1.memory"]
     assert "older than the submission" not in said
     assert [row.score for row in namesakes] == [0, 0], "whose of the two it was nobody knows"
+    assert (
+        "what 'Wei Zhang' handed in before counts for nobody, because several students have this name: wz3, wz4" in said
+    )
 
 
 def test_who_never_handed_in_or_left_a_team_has_nothing(small_class: SmallClass, roster: Path) -> None:
