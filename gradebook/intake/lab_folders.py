@@ -36,7 +36,7 @@ def holds_labs(folder: Path) -> bool:
 
 def without_code(files: Sequence[str]) -> list[str]:
     """What to say of labs that hold no code and no report, but what programs write; nothing of others."""
-    if any(PurePath(file).suffix.lower() in (".py", ".md") for file in files):
+    if any(PurePath(file).suffix.lower() in (".py", ".md", "") for file in files):  # a Dockerfile has no suffix
         return []
     return [f"has no code, only {some([repr(file) for file in files], 3)}: hand in all of the lab's folder"]
 
