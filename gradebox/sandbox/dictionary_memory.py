@@ -77,13 +77,15 @@ def remember(dictionaries: Iterable[dict[Any, Any]], objects: Iterable[object] =
 def _comparing(rows: Sequence[_Row]) -> Callable[[], list[int]]:
     """A function that lists those of some dictionaries that have changed, from the first time it sees that."""
     join, zipped, chosen = b"".join, zip, itertools.compress
-    ids, addresses, entries = (list(column) for column in zip(*rows, strict=True))
+    ids, addresses, entries = zip(*rows, strict=True)
     before = [(join((row.addresses,)), join((row.entries,))) for row in rows]
-    addresses_before, entries_before = join(addresses), join(entries)
-    listed: list[int] = []
+    nothing: list[int] = []
+    # Exchanged as a whole: threads may ask at the same time, and each needs columns that belong together.
+    state = ([*ids], [*addresses], [*entries], before, join(addresses), join(entries), nothing)
 
     def changed() -> list[int]:
-        nonlocal addresses_before, entries_before
+        nonlocal state
+        ids, addresses, entries, before, addresses_before, entries_before, listed = state
         # Where a dictionary has got new memory, the old one must not be read any more.
         if join(addresses) == addresses_before and join(entries) == entries_before:
             return listed
@@ -91,11 +93,13 @@ def _comparing(rows: Sequence[_Row]) -> Callable[[], list[int]]:
             join((address,)) == was[0] and join((entry,)) == was[1]
             for address, entry, was in zipped(addresses, entries, before)
         ]
-        listed.extend(number for number, is_same in zipped(ids, same) if not is_same)
+        listed = [*listed, *[number for number, is_same in zipped(ids, same) if not is_same]]
         # What is listed is not looked at again: it differs for good, and would cost this loop each time.
-        for column in (ids, addresses, entries, before):
-            column[:] = chosen(column, same)
-        addresses_before, entries_before = (join(was[place] for was in before) for place in (0, 1))
+        kept = [*chosen(before, same)]
+        state = (
+            [*chosen(ids, same)], [*chosen(addresses, same)], [*chosen(entries, same)], kept,
+            join([was[0] for was in kept]), join([was[1] for was in kept]), listed,
+        )  # fmt: skip
         return listed
 
     return changed
