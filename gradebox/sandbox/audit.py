@@ -19,6 +19,7 @@ from typing import Any
 
 from gradebox.sandbox import byte_access, frames, memory_acts, native_code, simulator_access
 from gradebox.sandbox.frames import ATTRIBUTE, FRAME_ATTRIBUTES
+from gradebox.sandbox.identity import number_of
 from gradebox.sandbox.safe_text import plain_ascii, safe
 from gradebox.sandbox.trusted_code import TrustedCode, foreign_mode
 from gradebox.sandbox.types import LISTED, NOTED, VOID
@@ -291,7 +292,7 @@ def _culprit(frame: FrameType | None, ours: TrustedCode) -> str | None:
     """
     while frame is not None:
         code = frame.f_code
-        if id(code) == ours.top:
+        if number_of(code) == ours.top:
             break
         name = safe(code.co_filename, "?")
         if _is_foreign(frame, ours):

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from types import BuiltinFunctionType, CodeType, FrameType, GeneratorType
 from typing import Any
 
+from gradebox.sandbox.identity import number_of
 from gradebox.sandbox.safe_text import safe
 from gradebox.sandbox.trusted_code import TrustedCode
 
@@ -84,7 +85,7 @@ def culprit(frame: FrameType | None, ours: TrustedCode, function: str) -> str | 
         return None
     # Somebody handed the function in, or the library may hand on what it gets.
     handed_in = is_library and not names_it
-    while frame is not None and id(frame.f_code) != ours.top:
+    while frame is not None and number_of(frame.f_code) != ours.top:
         code = frame.f_code
         if not _is_of_library(code, ours):
             return f"{safe(code.co_filename, '?').rpartition('/')[2]}:{frame.f_lineno} in {safe(code.co_name, '?')}"
@@ -117,7 +118,7 @@ def _hands_on(code: CodeType, ours: TrustedCode) -> bool:
 
 def _keeps(code: CodeType, ours: TrustedCode) -> bool:
     """Whether code asks for frames and gives none away."""
-    if id(code) in ours.simulator or id(code) in ours.probes:
+    if number_of(code) in ours.simulator or number_of(code) in ours.probes:
         return True
     name = safe(code.co_filename, "")
     return any(
@@ -136,7 +137,7 @@ def reaches_hidden(event: str, arguments: tuple[Any, ...], ours: TrustedCode) ->
     if event == ATTRIBUTE:
         value = arguments[0]
         if arguments[1] == "tb_frame":
-            return f"{title}'s record" if id(value.tb_frame.f_code) in ours.hidden_code else None
+            return f"{title}'s record" if number_of(value.tb_frame.f_code) in ours.hidden_code else None
         candidates = (value,)
     elif event == "gc.get_referents" and arguments and type(arguments[0]) is tuple:
         candidates = arguments[0]
@@ -147,7 +148,7 @@ def reaches_hidden(event: str, arguments: tuple[Any, ...], ours: TrustedCode) ->
         for generator in ours.hidden:
             if candidate is generator:
                 return f"{title}'s record"
-        if type(candidate) is GeneratorType and id(candidate.gi_code) in ours.probes:
+        if type(candidate) is GeneratorType and number_of(candidate.gi_code) in ours.probes:
             return "what a probe notes"
     return None
 

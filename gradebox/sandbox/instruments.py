@@ -20,11 +20,20 @@ import random
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from operator import eq, is_, itemgetter
-from types import BuiltinFunctionType, CodeType, FunctionType, MappingProxyType, MethodType, ModuleType
+from types import (
+    BuiltinFunctionType,
+    CodeType,
+    FunctionType,
+    MappingProxyType,
+    MethodType,
+    ModuleType,
+    WrapperDescriptorType,
+)
 from typing import Any, NamedTuple, TypeVar
 
 from gradebox.sandbox import dictionary_memory
 from gradebox.sandbox.devices import DeviceModule, Simulator
+from gradebox.sandbox.identity import number_of
 from gradebox.sandbox.module_contents import Lacking, Used, inner_functions, is_below, modules_of, names_used
 from gradebox.sandbox.types import Environment
 
@@ -46,7 +55,8 @@ the course's devices. The names that probes use of others are found in their cod
 course's and the simulator's every function and method counts."""
 
 _METHODS = (FunctionType, staticmethod, classmethod, property)
-_CONSTANT, _NAMED_BY = (int, float, str, bytes, tuple, frozenset), (BuiltinFunctionType, ModuleType, type)
+_CONSTANT = (int, float, str, bytes, tuple, frozenset)
+_NAMED_BY = (BuiltinFunctionType, ModuleType, WrapperDescriptorType, type)
 _ONE_IN = 8
 _MISSING: Any = object()
 _Row = TypeVar("_Row")
@@ -255,12 +265,12 @@ def watch(
 
     Quick, because it is called often: it compares names alone, and the thousands of our packages if it is asked for
     all, else in one call of `_ONE_IN`, which nobody can foresee. Classes and functions of probes and of the simulator
-    may be there: `own` are the ids of their code. What `others` list (a simulator's answers) is compared each time.
+    may be there: `own` are the numbers of their code. What `others` list (a simulator's answers) is compared each time.
     """
     # As locals, which nobody reaches: otherwise another `all` would hide what else is exchanged.
     every, some, same, attribute, missing = all, any, is_, getattr, _MISSING
-    mapped, zipped, repeated, ordered, kind, identity, absent = map, zip, itertools.repeat, sorted, type, id, KeyError
-    function, method, modules, equal, size = FunctionType, MethodType, sys.modules.get, eq, len
+    mapped, zipped, repeated, ordered, kind, absent = map, zip, itertools.repeat, sorted, type, KeyError
+    function, method, modules, equal, size, number = FunctionType, MethodType, sys.modules.get, eq, len, number_of
     looked_up, labels, spaces, keys, values, *_, used, grown, looks = fingerprints
     _, packages_are_there, of_others = looks
     _, homes, called, originals = zip(*looked_up, strict=True)
@@ -270,7 +280,7 @@ def watch(
 
     def is_ours(found: Any) -> bool:
         inner = found.__func__ if kind(found) is method else found
-        made = kind(inner) is function and identity(inner.__code__) in own
+        made = kind(inner) is function and number(inner.__code__) in own
         return made or some(mapped(same, values, repeated(found)))
 
     def exchanged(whole: bool) -> list[str]:

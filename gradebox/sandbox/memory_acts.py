@@ -15,6 +15,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from gradebox.sandbox.byte_access import ADDRESS, BETWEEN, CALL, EVENT, KIND
+from gradebox.sandbox.identity import number_of
 from gradebox.sandbox.safe_text import plain_ascii, safe
 from gradebox.sandbox.trusted_code import TrustedCode
 
@@ -90,7 +91,7 @@ def _by(what: str, frame: FrameType | None, ours: TrustedCode) -> tuple[str, Fra
     """With the line of the submission that did it, or had a library do it; None if nobody but a library is there."""
     nearest = frame
     while nearest is not None and _is_library(nearest, ours):
-        if id(nearest.f_code) == ours.top:
+        if number_of(nearest.f_code) == ours.top:
             return None
         nearest = nearest.f_back
     if nearest is None:

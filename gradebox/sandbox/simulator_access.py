@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from types import FrameType
 
+from gradebox.sandbox.identity import number_of
 from gradebox.sandbox.safe_text import safe
 from gradebox.sandbox.trusted_code import TrustedCode, asks
 
@@ -18,16 +19,16 @@ def innocent(frame: FrameType | None, ours: TrustedCode) -> bool:
     at an instruction that asks, and nothing but our own code may have called it, unless it is a function that a running
     probe has made and handed out.
     """
-    while frame is not None and id(frame.f_code) in ours.simulator:
-        if id(frame.f_code) in ours.instruments:
+    while frame is not None and number_of(frame.f_code) in ours.simulator:
+        if number_of(frame.f_code) in ours.instruments:
             return True
         frame = frame.f_back
     names = ours.about.asked if ours.about is not None else frozenset[str]()
-    if frame is None or id(frame.f_code) not in ours.probes or not asks(frame, names):
+    if frame is None or number_of(frame.f_code) not in ours.probes or not asks(frame, names):
         return False
     handed_out = False
-    while frame is not None and id(frame.f_code) != ours.top:
-        code = id(frame.f_code)
+    while frame is not None and number_of(frame.f_code) != ours.top:
+        code = number_of(frame.f_code)
         if code in ours.between or code in ours.simulator:
             pass
         elif code in ours.probes:
@@ -47,7 +48,7 @@ def is_by_hand(frame: FrameType | None, ours: TrustedCode, *, is_query: bool) ->
     last = 0
     while frame is not None:
         code = frame.f_code
-        number = id(code)
+        number = number_of(code)
         if number in ours.entries:
             return False
         if number not in ours.simulator:

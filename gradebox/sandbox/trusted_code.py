@@ -17,13 +17,14 @@ from dataclasses import dataclass, replace
 from types import CodeType, FrameType, FunctionType, MethodType
 
 from gradebox.sandbox.devices import Simulator
+from gradebox.sandbox.identity import number_of
 from gradebox.sandbox.module_contents import codes_of
 from gradebox.sandbox.safe_text import plain_ascii, safe
 
 
 @dataclass(frozen=True)
 class TrustedCode:
-    """Code that is not the submission's. Numbers are ids of code objects, which `_known` keeps alive."""
+    """Code that is not the submission's. Numbers are `number_of` code objects, which `_known` keeps alive."""
 
     libraries: tuple[str, ...]
     """Beginnings of the names of files of the standard library (the first two), installed packages and our own."""
@@ -142,7 +143,7 @@ def trusted(
     return replace(
         base,
         libraries=(*base.libraries, *(folder.rstrip("/") + "/" for folder in folders), "<frozen "),
-        top=id(top),
+        top=number_of(top),
         hidden=tuple(hidden or ()),
         secret=tuple(secret),
     )
@@ -192,7 +193,7 @@ def foreign_mode(ours: TrustedCode, genuine: tuple[object, ...], handler: str, m
             if type(function) is FunctionType:
                 code = function.__code__
                 foreign |= not safe(code.co_filename, "").startswith(ours.libraries)
-                foreign |= is_attached and id(code) in ours.simulator
+                foreign |= is_attached and number_of(code) in ours.simulator
             if name == handler:
                 answers = method
     hides = any(name in vars(base) for base in type.mro(kind) for name in getattr(mode, "__dict__", ()))
@@ -220,4 +221,4 @@ def _in(name: str, package: str) -> bool:
 
 
 def _ids(codes: Iterable[CodeType]) -> frozenset[int]:
-    return frozenset(id(code) for code in codes)
+    return frozenset(map(number_of, codes))

@@ -13,12 +13,13 @@ import torch
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 import vgpu
+from gradebox.sandbox.identity import number_of
 from gradebox.sandbox.trusted_code import TrustedCode, foreign_mode
 from vgpu.torch_integration.dispatch.function_mode import FunctionMode
 
 LIBRARIES = (str(Path(torch.__file__).parents[1]) + "/", str(Path(vgpu.__file__).parents[1]) + "/vgpu/", sys.prefix)
 SIMULATOR = frozenset(
-    id(function.__code__) for function in vars(FunctionMode).values() if hasattr(function, "__code__")
+    number_of(function.__code__) for function in vars(FunctionMode).values() if hasattr(function, "__code__")
 )
 HANDLER = "__torch_function__"
 

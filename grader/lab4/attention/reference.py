@@ -68,14 +68,14 @@ def attention(
     scale = q.shape[-1] ** power
     scores = q @ k.swapaxes(-1, -2) * scale
     queries, keys = scores.shape[-2:]
-    visible = np.ones((queries, keys), dtype=bool)
     if causal:
         last_seen = np.arange(queries)[:, None] + keys - queries
         visible = np.arange(keys)[None, :] <= last_seen + shift
         if block_size:
             visible &= np.arange(keys)[None, :] // block_size * block_size <= last_seen
-    largest = np.where(visible, scores, -1e300).max(-1, keepdims=True)
-    weights = np.where(visible, np.exp(np.where(visible, scores - largest, 0.0)), 0.0)
+        np.copyto(scores, -np.inf, where=~visible)
+    # Of a query that sees no key the largest is no number, and its weights are 0 all the same.
+    weights = np.exp(scores - np.maximum(scores.max(-1, keepdims=True), -1e300))
     total = weights.sum(-1, keepdims=True)
     weights = weights / np.where(total > 0, total, 1.0)
     result = {"output": weights @ v}

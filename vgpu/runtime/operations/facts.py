@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from vgpu.runtime.operations import bindings, cuda_dtypes, sparse_dtypes
-from vgpu.runtime.operations.operation import Known, Operation
+from vgpu.runtime.operations.operation import Known, Operation, number_of
 from vgpu.runtime.operations.table import TABLE
 
 # Their kernels are charged by the process group (`vgpu.torch_integration.distributed`).
@@ -36,9 +36,9 @@ FOUND: dict[int, tuple[Any, Operation]] = {}
 
 def facts(overload: Any) -> Operation:
     """The facts about an overload, from the cache or from table and schema."""
-    found = FOUND.get(id(overload))
+    found = FOUND.get(number_of(overload))
     if found is None:
-        found = FOUND[id(overload)] = overload, _classify(overload)
+        found = FOUND[number_of(overload)] = overload, _classify(overload)
     return found[1]
 
 

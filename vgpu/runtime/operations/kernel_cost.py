@@ -15,7 +15,7 @@ import torch
 from vgpu.device import cost
 from vgpu.device.kernel_work import PRODUCT, KernelWork
 from vgpu.runtime.operations import convolutions, precision, products, traffic
-from vgpu.runtime.operations.operation import Operation
+from vgpu.runtime.operations.operation import Operation, number_of
 
 DTYPE_NAMES: dict[torch.dtype, str] = {getattr(torch, name): name for name in cost.BYTES_PER_ELEMENT}
 _STRIDED, _FLOAT32 = torch.strided, torch.float32
@@ -88,7 +88,7 @@ def _known(
     elements: int,
 ) -> KernelWork:
     """The same object for the same small elementwise kernel: shapes, dtypes and which tensor is which decide it."""
-    key: list[Any] = [id(operation), shapes, elements, _call_of(operation)]
+    key: list[Any] = [number_of(operation), shapes, elements, _call_of(operation)]
     first, last = (inputs[0], inputs[-1]) if inputs else (None, None)
     for tensor in inputs:
         if tensor.layout is not _STRIDED:
@@ -154,7 +154,7 @@ def _known_product(
     first = kinds[0]
     tf32 = first is _FLOAT32 and precision.may_use_tf32(operation, first)
     # Operations are made once and kept: their identity says which one it is.
-    key = id(operation), shapes, tuple(kinds), elements, tf32, _call_of(operation)
+    key = number_of(operation), shapes, tuple(kinds), elements, tf32, _call_of(operation)
     known = _known_products.get(key)
     if known is None:
         known = _product(operation, args, inputs, outputs, shapes, elements)

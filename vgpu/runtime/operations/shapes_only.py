@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from vgpu.runtime.operations import layouts
-from vgpu.runtime.operations.operation import Operation, needs_values
+from vgpu.runtime.operations.operation import Operation, needs_values, number_of
 from vgpu.runtime.unsupported import unsupported
 
 # What a value read from the GPU is in shapes-only mode, whatever the program computed.
@@ -66,7 +66,7 @@ def compute(operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any]
     floats = operation.shaped_by_floats
     try:
         # Operations are made once and kept: their identity says which one it is.
-        key: Any = id(operation), _signature(args, inputs, floats)
+        key: Any = number_of(operation), _signature(args, inputs, floats)
         if kwargs:
             key = *key, _signature(tuple(kwargs.items()), inputs, floats)
         known = _known_results.get(key)

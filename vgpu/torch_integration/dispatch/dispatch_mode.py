@@ -28,7 +28,7 @@ from vgpu.runtime.operations import (
     shapes_only,
 )
 from vgpu.runtime.operations.facts import FOUND, facts
-from vgpu.runtime.operations.operation import Operation
+from vgpu.runtime.operations.operation import Operation, number_of
 from vgpu.runtime.operations.waiting import waits
 from vgpu.runtime.random import distributions
 from vgpu.runtime.thread_state import HOST, THREAD
@@ -79,7 +79,7 @@ class DispatchMode(TorchDispatchMode):
         # has to be seen (a decomposition, a subclass's own operations), we enter the mode once more: `with self`.
         #
         # Most calls: known operations on plain tensors.
-        known = None if types else FOUND.get(id(func))
+        known = None if types else FOUND.get(number_of(func))
         if known is not None and known[1].may_be_short:
             if _function_modes():  # as in a backward pass
                 with torch._C.DisableTorchFunction():

@@ -26,7 +26,7 @@ from vgpu.runtime.machine import Machine
 from vgpu.runtime.memory.categories import ACTIVATIONS
 from vgpu.runtime.memory.device_memory import OTHER
 from vgpu.runtime.operations import cuda_values, kernel_cost, precision, shapes_only
-from vgpu.runtime.operations.operation import Operation
+from vgpu.runtime.operations.operation import Operation, number_of
 from vgpu.runtime.thread_state import THREAD
 from vgpu.torch_integration.dispatch.outcomes import PLAIN_TENSORS, recover, settle
 
@@ -70,7 +70,7 @@ def run(mode: Mode, operation: Operation, args: Sequence[Any], kwargs: Mapping[s
     resident, values = machine.registry.entries, machine.values
     gpu: Any = None
     inputs: list[torch.Tensor] = []
-    kind: list[Any] = [id(operation), inner]
+    kind: list[Any] = [number_of(operation), inner]
     try:
         for value in args:
             of = type(value)

@@ -200,11 +200,15 @@ def steps(
 
 
 def calls(generator: InputGenerator) -> list[Call]:
-    """Both kinds of scaling: one on two processes and on one, the other one with fewer steps."""
+    """Both kinds of scaling, on GPUs and on the CPU. The last call has fewer steps than the first.
+
+    Steps on the CPU compute numbers, so one process makes them.
+    """
     batch, steps = 2 * generator.integer(1, 3), generator.integer(2, 3)
-    many, few = generator.shuffled(KINDS)
-    alone = [1] if few == "weak" else [2, 1]  # one process has all samples of a batch: nothing is seen to be shared
-    return [
-        {"world_sizes": [2, 1], "kind": many, "batch_size": batch, "steps": steps, "device": "cuda"},
-        {"world_sizes": alone, "kind": few, "batch_size": batch, "steps": 1, "device": "cpu"},
+    first, second = generator.shuffled(KINDS)
+    made: list[Call] = [
+        {"world_sizes": [2, 1], "kind": first, "batch_size": batch, "steps": steps, "device": "cuda"},
     ]
+    if second == "strong":  # one process has all samples of a batch: nothing is seen to be shared
+        made.append({"world_sizes": [2, 1], "kind": second, "batch_size": batch, "steps": 1, "device": "cuda"})
+    return [*made, {"world_sizes": [1], "kind": "weak", "batch_size": batch, "steps": 1, "device": "cpu"}]

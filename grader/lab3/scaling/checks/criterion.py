@@ -309,9 +309,9 @@ def _require_scaling_measured(submission: Submission, generator: InputGenerator)
         for call in calls:
             call["device"] = where
         replies = submission.probe(Several(calls=calls), device="cpu").replies
-    whole, short = replies
-    for call, call_reply in zip(calls, (whole, short), strict=True):
+    for call, call_reply in zip(calls, replies, strict=True):
         _require_measured(call, call_reply)
+    whole, short = replies[0], replies[-1]
     require(
         whole.calls["1"] > short.calls["1"],
         f"measure_scaling(..., steps={calls[0]['steps']}) calls its model as often as with steps=1: "

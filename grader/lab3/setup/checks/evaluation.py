@@ -39,15 +39,14 @@ def require_counted(replies: Sequence[Evaluated], right: NDArray[np.bool_], what
     Of a sample that passed on more ranks than one, any of them may be the one that counts it.
     """
     samples = right.shape[1]
-    passed = [set(reply.samples) for reply in replies]
-    by = [[rank for rank, own in enumerate(passed) if sample in own] for sample in range(samples)]
-    missing = sum(not ranks for ranks in by)
+    passed = np.array([np.isin(np.arange(samples), reply.samples) for reply in replies])
+    missing = int((~passed.any(axis=0)).sum())
     require(
         missing == 0,
         f"{what}: {missing} of them never passed the model",
         "Give each sample to one rank, and drop nothing: the last batch of a rank may be smaller.",
     )
-    least, most = (sum(pick(bool(right[rank, n]) for rank in by[n]) for n in range(samples)) for pick in (min, max))
+    least, most = int((right | ~passed).all(axis=0).sum()), int((right & passed).any(axis=0).sum())
     shares = [number(reply.share, f"{what}, as reported by rank {rank}") for rank, reply in enumerate(replies)]
     expected = f"{least / samples:.6g}" if least == most else f"{least / samples:.6g} to {most / samples:.6g}"
     with recognising(lambda: _cause_of(replies, right, shares)):
