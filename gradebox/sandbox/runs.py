@@ -9,6 +9,7 @@ import contextlib
 import os
 import shutil
 import signal
+import tempfile
 from typing import Any
 
 from gradebox.sandbox import devices, linux, machine, processes, supervisor
@@ -96,8 +97,8 @@ class Runs:
             _remove(self._work)
 
     def _make_work(self, number: int) -> str:
-        work = f"{self._config.home}/work-{number}"
-        os.mkdir(work, 0o700)
+        # Of its own: a server before this one may have left a folder of this number.
+        work = tempfile.mkdtemp(prefix=f"work-{number}-", dir=self._config.home)
         uid = self._site.uid_of(number)
         if uid is not None:
             os.chown(work, uid, uid)

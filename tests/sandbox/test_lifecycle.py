@@ -121,6 +121,14 @@ def test_a_server_that_dies_is_restarted_once_and_the_reply_says_so(isolation: s
         assert call(sandbox, "honest", "double", x=1).notes == ()
 
 
+def test_a_folder_that_a_server_has_left_is_in_nobodys_way() -> None:
+    with light("limits") as sandbox:
+        assert sandbox.isolation.mode == "limits"
+        for number in range(1, 4):
+            os.mkdir(f"{sandbox._home}/work-{number}")
+        assert call(sandbox, "honest", "double", x=1).value == {"returned": 2}
+
+
 def test_a_server_that_cannot_start_says_why() -> None:
     with (
         Sandbox(SUBMISSION, preload=("a_package_nobody_has",)) as sandbox,
