@@ -293,7 +293,7 @@ def attempts(generator: InputGenerator) -> list[Attempts]:
         # The second attempt fits, and fails for a reason of its own.
         Attempts(start=generator.integer(16, 31), fits=15, raises="RuntimeError", message=GPU),
     ]
-    return [*cases, *(_attempts(generator, row) for row in full_rows(generator, RETRY.values(), 4, _can_be_tried))]
+    return [*cases, *(_attempts(generator, row) for row in full_rows(generator, RETRY.values(), 5, _can_be_tried))]
 
 
 def _attempts(generator: InputGenerator, row: Mapping[str, str]) -> Attempts:
