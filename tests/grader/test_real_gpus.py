@@ -159,7 +159,7 @@ def test_a_fast_card_gets_large_products() -> None:
 
 
 def test_a_machine_whose_profiler_sees_no_kernels_is_for_people() -> None:
-    inputs = ProfileOnGpu(size=9, repeats={}, beside={}, steps=1, warmup=0, indexed=False)
+    inputs = ProfileOnGpu(size=9, repeats={}, beside={}, without_kernel={}, steps=1, warmup=0, indexed=False)
     profile = ProfileReply(operations=[], steps_run=0, device_record=None, recorded=False)
     with pytest.raises(NeedsReview, match="records no kernels"):
         operations.require_profiled(profile, inputs, "aten::mm", timed=False)

@@ -106,7 +106,7 @@ def profile_on_gpu(student: Student, inputs: ProfileOnGpu) -> ProfileReply:
     """`profile_operations` on a step whose operations are known.
 
     Work that nobody has waited for is queued before. Of `exp` every second call is of a smaller tensor; `sin` and
-    `tanh` are of a tiny one; one operation launches nothing.
+    `tanh` are of a tiny one; some operations launch nothing.
     """
     repeats, steps, size = {**inputs.repeats, **inputs.beside}, inputs.steps, inputs.size
     left, small, tiny = (torch.rand(side, side, device=student.device) for side in (size, size // 2, _TINY_SIZE))
@@ -116,12 +116,27 @@ def profile_on_gpu(student: Student, inputs: ProfileOnGpu) -> ProfileReply:
         "sin": lambda _: torch.sin(tiny),
         "tanh": lambda _: torch.tanh(tiny),
     }
+    look: dict[str, Callable[[], object]] = {
+        "detach": left.detach,
+        "diagonal": left.diagonal,
+        "expand": lambda: left.expand(2, -1, -1),
+        "permute": lambda: left.permute(1, 0),
+        "select": lambda: left.select(0, 0),
+        "slice": lambda: left[1:],
+        "squeeze": left.squeeze,
+        "transpose": lambda: left.transpose(0, 1),
+        "unfold": lambda: left.unfold(0, 2, 1),
+        "unsqueeze": lambda: left.unsqueeze(0),
+        "view": lambda: left.view(-1),
+    }
     note, noted = notes()
 
     @function
     def step() -> None:
         note(None)
-        left.view(-1)
+        for name, count in inputs.without_kernel.items():
+            for _ in range(count):
+                look[name]()
         for name, count in repeats.items():
             for index in range(count):
                 run[name](index)

@@ -134,6 +134,8 @@ class ProfileOnGpu(ProbeInputs[ProfileReply], probe="lab1.analysis.profile_on_gp
     """How often each operation runs in a step."""
     beside: dict[str, int]
     """Operations that run after them, and how often."""
+    without_kernel: dict[str, int]
+    """Operations that launch nothing, and how often."""
     steps: int
     warmup: int
     indexed: bool

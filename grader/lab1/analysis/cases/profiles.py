@@ -61,6 +61,20 @@ def bottleneck_profiles(generator: InputGenerator) -> Bottlenecks:
 
 ONE, MANY = "sin", "tanh"
 PREFIX = "aten::"
+WITHOUT_KERNEL = (
+    "detach",
+    "diagonal",
+    "expand",
+    "permute",
+    "select",
+    "slice",
+    "squeeze",
+    "transpose",
+    "unfold",
+    "unsqueeze",
+    "view",
+)
+"""None of them calls another one of them."""
 OPERATIONS = Space(
     probes=(ProfileOnGpu.probe,),
     cases=lambda request: [request.params],
@@ -100,10 +114,12 @@ def profile_cases(generator: InputGenerator, *, simulated: bool) -> Iterator[Pro
         paces = {PREFIX + name: longer if name == slowest else shorter for name in repeats}
         beside, beside_paces = _one_and_many(generator)
         warmup = generator.integer(1, 4) if row["warmup"] == "some" else 0
+        without_kernel = {name: generator.integer(1, 3) for name in generator.shuffled(WITHOUT_KERNEL)[:4]}
         inputs = ProfileOnGpu(
             size=size,
             repeats=repeats,
             beside=beside,
+            without_kernel=without_kernel,
             steps=steps,
             warmup=warmup,
             indexed=row["GPU"] == "cuda:0",
