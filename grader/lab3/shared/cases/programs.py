@@ -47,8 +47,8 @@ class TorchrunReply(ProgramReply):
 
     tail: str
     """The first error that a rank reported, or the end of the log."""
-    tables: int
-    """How often the program printed its table."""
+    by_others: list[str]
+    """What the ranks other than 0 left behind: files, and tables under any title."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,6 +23,7 @@ from gradebox.sandbox.probe_loader import Student
 from grader.lab3.shared.cases.programs import Program, SpawnReply, Torchrun, TorchrunReply
 from grader.shared.probes import interpreters
 from grader.shared.probes.figures import watch_png, words_of
+from grader.shared.probes.looks import files_below
 from grader.shared.probes.record import system
 from grader.shared.probes.support import describe_files, run_program
 
@@ -33,8 +34,8 @@ _PATIENCE_SECONDS, _POLL_SECONDS = 150.0, 0.02
 may take (`setup.COLD`). Ranks that both think they are the first wait for each other for half an hour."""
 _RANKS = 4
 """Processes that a program starts with PyTorch imported already; further ones are new interpreters."""
-_TABLE = "Data-parallel training"
-"""What stands above the table that the training's program prints."""
+_TABLE = re.compile(r"Data-parallel training|^┏━|^\+--")
+"""The title of the table that the training's program prints, or what a table of `labkit.program` begins with."""
 _ABORTED = "SIGABRT"
 """PyTorch's doing, now and then, on a machine with too much to do: a rank that ends while Gloo's threads still hold its
 last collective's tensors is aborted (https://github.com/pytorch/pytorch/pull/179291). Such a program is started once
@@ -84,7 +85,8 @@ def _children_seconds() -> float:
 def torchrun(student: Student, inputs: Torchrun) -> TorchrunReply:
     """Run a program under torchrun; describe what it wrote.
 
-    All machines are this one, but no rank can know that: on each its local rank is 0.
+    All machines are this one, but no rank can know that: on each its local rank is 0, and its results have a folder of
+    their own.
     """
     forget_ranks()
     reply, log = _under_torchrun(inputs)
@@ -98,10 +100,12 @@ def torchrun(student: Student, inputs: Torchrun) -> TorchrunReply:
 def _under_torchrun(inputs: Torchrun) -> tuple[TorchrunReply, str]:
     """The reply, and the whole log."""
     with tempfile.TemporaryDirectory() as folder:
-        out, logs = Path(folder, "results"), [Path(folder, f"log-{machine}") for machine in range(inputs.machines)]
+        folders = [Path(folder, f"machine-{machine}") for machine in range(inputs.machines)]
+        outs, logs = [each / "results" for each in folders], [each / "log" for each in folders]
         meeting = (f"--nnodes={inputs.machines}", "--master-addr=127.0.0.1", f"--master-port={_free_port()}")
         agents = {}
-        for machine, path in enumerate(logs):
+        for machine, (out, path) in enumerate(zip(outs, logs, strict=True)):
+            path.parent.mkdir()
             command = [
                 *(*meeting, f"--node-rank={machine}", "--nproc-per-node=1"),
                 "--local-addr=127.0.0.1",  # the host's name means nothing where there is no network
@@ -109,13 +113,15 @@ def _under_torchrun(inputs: Torchrun) -> tuple[TorchrunReply, str]:
             ]
             agents[_torchrun(command, path)] = machine
         exit_code = _first_failure(set(agents))
-        log = "".join(path.read_text(errors="replace") for path in logs)
-        files = describe_files(out)
+        texts = [path.read_text(errors="replace") for path in logs]
+        log, files = "".join(texts), describe_files(outs[0])
+        by_others = [name for out in outs[1:] for name in files_below(out)]
+        by_others += [line for text in texts[1:] for line in text.splitlines() if _TABLE.search(line)]
     reply = TorchrunReply(
         exit_code=exit_code,
         **files,
         tail=_reason(log),
-        tables=log.count(_TABLE),
+        by_others=by_others,
         loopback_bytes=system("loopback_bytes"),
     )
     return reply, log
