@@ -113,6 +113,9 @@ def equivalence(student: Student, inputs: Equivalence) -> EquivalenceReply:
     for way in inputs.ways:
         model = _filled(student, case, way.interval)
         data = _input(case).to(student.device).requires_grad_(way.input_gradient)
+        with torch.no_grad():
+            for each in (*model.parameters(), *[data] * way.input_gradient) if case.nudge else ():
+                each += case.nudge
         model.zero_grad(set_to_none=True)
         torch.manual_seed(case.seed)
         outputs: list[Tensor] = []

@@ -22,6 +22,8 @@ class Model:
     batch: int
     length: int
     seed: int
+    nudge: float = 0.0
+    """What is added to each parameter, and to an input that requires a gradient, when it is trained."""
 
 
 @dataclass(frozen=True)

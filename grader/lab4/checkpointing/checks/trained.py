@@ -6,9 +6,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
+import numpy as np
 from numpy.typing import ArrayLike
 
-from gradebox.run.assertions import Cause, CheckFailed, recognising, require, require_arrays_close, require_equal
+from gradebox.run.assertions import (
+    Cause,
+    CheckFailed,
+    recognising,
+    require,
+    require_arrays_close,
+    require_between,
+    require_equal,
+)
 from gradebox.run.submission import Submission
 from grader.lab4.checkpointing.cases.draws import ALL_OPTIONS
 from grader.lab4.checkpointing.cases.types import Equivalence, Evaluation, Model, TrainedRun, Way
@@ -16,6 +25,9 @@ from grader.lab4.checkpointing.mistakes import NO_GRADIENT
 
 SAME = 1e-9
 """In float64; measured: 0 with the same operations in the same order, 1e-2 with other dropout masks."""
+_NUDGE = 3e-5
+_SLOPE_ERROR = 0.02
+"""Of the gradients' norm; measured: up to 7e-4, of outputs in float32, and 3 with other dropout masks."""
 _OUTPUTS, _GRADIENTS = "lab4.checkpointing.outputs_unchanged", "lab4.checkpointing.gradients_unchanged"
 _INPUT_CHANGED = Cause(
     "input_made_to_require_a_gradient",
@@ -107,6 +119,28 @@ def require_gradients(submission: Submission, case: Model, trained: Sequence[Tra
                 hint="Put the generators back after the second computation, so that they go on as if there had been "
                 "none.",
             )
+
+
+def require_own_gradients(submission: Submission, case: Model, ways: list[Way]) -> None:
+    """Fail unless the gradients are the slopes of the submission's own outputs, right or wrong."""
+    lower, runs, upper = (
+        submission.numeric_probe(Equivalence(case=replace(case, nudge=nudge), ways=ways)).runs
+        for nudge in (-_NUDGE, 0.0, _NUDGE)
+    )
+    for way, low, run, high in zip(ways, lower, runs, upper, strict=True):
+        gradients = np.append(run.gradients, run.input_gradient if way.input_gradient else [])
+        rise = np.ravel(high.output) - np.ravel(low.output)
+        slope = float(rise @ np.linspace(-1, 1, rise.size)) / (2 * _NUDGE)
+        slack = _SLOPE_ERROR * float(np.linalg.norm(gradients))
+        require_between(
+            float(gradients.sum()),
+            slope - slack,
+            slope + slack,
+            what=f"sum of all gradients with dropout, checkpoint_every={way.interval}, compared with how the model's "
+            "own output changes",
+            show="{:.6g}".format,
+            hint=str(_OTHER_MASKS),
+        )
 
 
 def _masks_of(submission: Submission, case: Model, way: Way) -> Cause | None:
