@@ -138,8 +138,8 @@ class WithoutNvml(ProbeInputs[WithoutNvmlReply], probe="lab5.monitoring.exportin
 class BackgroundReply:
     """Who asked the GPUs, while metrics were logged, while a question took long, and after the end."""
 
-    holding_up: int
-    """Threads that are no daemons."""
+    holds_up: bool
+    """Whether a program does not end because of it."""
     history: int
     latest: object
     """What the history says of GPU 0 in the end, in degrees; None if it says nothing."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import io
 import math
+import os
+import signal
 import socket
 import sys
 import tempfile
@@ -60,22 +63,17 @@ def background(student: Student, inputs: Background) -> BackgroundReply:
     """
     nvml = FakeNvml(inputs.gpus)
     samples, logs, celsius = inputs.samples, inputs.logs, inputs.celsius
+    holds_up = not _ends_by_itself(student, samples)
     module = without_alerts(student)
-    before, listed = running_threads(), set(threading.enumerate())
-
-    def lasting() -> set[threading.Thread]:
-        return {thread for thread in set(threading.enumerate()) - listed if not thread.daemon}
-
+    before = running_threads()
     with contextlib.redirect_stderr(io.StringIO()):
         monitor = module.GPUMonitor(interval=0.01)
         here = threading.get_ident()
-        at_first = lasting()
         wait_for(lambda: len(history_of(monitor)) >= samples)
         history = len(monitor.history)
         nvml.gpus[0]["celsius"] = celsius
         wait_for(lambda: latest_celsius(monitor.history) == celsius)
         latest = latest_celsius(monitor.history)
-        later = lasting()
         elsewhere = sum(thread != here for thread in nvml.calls)
         before_logging = len([thread for thread in nvml.calls if thread == here])
         for step in range(logs):
@@ -105,7 +103,6 @@ def background(student: Student, inputs: Background) -> BackgroundReply:
         has_logged(None)
         answered = wait_for(lambda: len(monitor.history) > sampled)
         sampled_at = plain(list(monitor.history)[sampled].time, "Snapshot.time in history") if answered else None
-        later &= lasting()  # one that reads a single sample is gone by now
         closed_meanwhile = _closes_in_a_question(monitor, nvml)
         monitor.close()
         open_after = nvml.users
@@ -116,7 +113,7 @@ def background(student: Student, inputs: Background) -> BackgroundReply:
         sampled_after_close = len(monitor.history) - snapshots
         monitor.close()
     return BackgroundReply(
-        holding_up=len(at_first | later),
+        holds_up=holds_up,
         history=history,
         latest=latest,
         elsewhere=elsewhere,
@@ -131,6 +128,27 @@ def background(student: Student, inputs: Background) -> BackgroundReply:
         threads_left=threads,
         left_open=open_after,
     )
+
+
+def _ends_by_itself(student: Student, samples: int) -> bool:
+    """Whether a program ends that fails while its monitor samples: threads may hold it up, and exit handlers."""
+    if child := os.fork():
+        ended = wait_for(lambda: os.waitpid(child, os.WNOHANG)[0] != 0)
+        if not ended:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+        return ended
+    try:
+        atexit._clear()  # those of this process
+        monitor = without_alerts(student).GPUMonitor(interval=0.01)
+        end = time.monotonic() + _SLOW_ANSWER_SECONDS
+        while len(monitor.history) < samples and time.monotonic() < end:
+            time.sleep(0.005)
+        # What the interpreter does when a program ends, in this order.
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+    finally:
+        os._exit(0)
 
 
 def _settle(nvml: FakeNvml) -> None:
