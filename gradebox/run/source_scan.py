@@ -23,7 +23,8 @@ from gradebox.sandbox import devices
 _FRAMES = frozenset(("f_back", "f_locals", "f_globals", "tb_frame", "gi_frame", "cr_frame", "ag_frame", "tb_next"))
 _INSIDES = frozenset(("__subclasses__", "__globals__", "__code__", "__closure__", "__builtins__", "__bases__",
                      "spec_from_file_location", "__array_interface__", "__array_struct__", "eval_frame",
-                     "from_file", "ctypes", "_ctypes", "ctypeslib", "stride_tricks", "libtriton"))  # fmt: skip
+                     "from_file", "ctypes", "_ctypes", "ctypeslib", "stride_tricks", "libtriton",
+                     "memmap", "open_memmap"))  # fmt: skip
 _OF_MEMORY = frozenset(("__array_interface__", "__array_struct__"))
 """What a class of the submission's may have, by which NumPy reads and writes at any address."""
 _UNSEEN = frozenset(("_disable_current_modes", "_disable_infra_mode", "_pop_mode", "_pop_mode_temporarily",
@@ -37,8 +38,8 @@ _NAMES = frozenset(("exec", "eval", "compile"))
 _PACKAGES = frozenset(("gradebox", "gradebook", "solutions", "ctypes", "cffi", "builtins", "_ctypes"))
 """And the course's, and that of its simulator."""
 _LOADERS = frozenset(("importlib.machinery", "importlib._bootstrap_external", "zipimport", "runpy",
-                      "marshal"))  # fmt: skip
-"""Ways to run code that is not a Python file of the submission."""
+                      "marshal", "mmap"))  # fmt: skip
+"""Ways to run code that is not a Python file of the submission, and to write files without a write that is counted."""
 _MAX_BYTES, _MAX_ALL_BYTES = 2**18, 2**20
 """Of one file, and of all: dense code takes 20 s a megabyte to parse, and no lab has a tenth of this."""
 MAX_NOTES = 32
