@@ -30,10 +30,11 @@ class CallReply:
 
     points: list[dict[str, object]]
     """The fields of the points that it returned."""
-    calls: dict[str, int]
-    """How often a module was called on rank 0, by the number of ranks."""
+    steps: dict[str, float]
+    """How many steps rank 0's GPU made, by the number of ranks: products of the default model say it. On the CPU none.
+    """
     samples: dict[str, int]
-    """The samples of the last of these calls."""
+    """The samples of the last of these steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,12 +200,17 @@ def steps(
     return Measured(**vars(case)), Timed(**vars(case)), conditions
 
 
+def steps_made(call: Call) -> int:
+    """Steps of a call: two sorts, each with two to warm up, which is the default."""
+    return 2 * (2 + call["steps"])
+
+
 def calls(generator: InputGenerator) -> list[Call]:
-    """Both kinds of scaling, on GPUs and on the CPU. The last call has fewer steps than the first.
+    """Both kinds of scaling, on GPUs and on the CPU. No number of steps is the default.
 
     Steps on the CPU compute numbers, so one process makes them.
     """
-    batch, steps = 2 * generator.integer(1, 3), generator.integer(2, 3)
+    batch, steps = 2 * generator.integer(1, 3), generator.shuffled((2, 4))[0]
     first, second = generator.shuffled(KINDS)
     made: list[Call] = [
         {"world_sizes": [2, 1], "kind": first, "batch_size": batch, "steps": steps, "device": "cuda"},

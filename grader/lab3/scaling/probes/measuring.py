@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import functools
 import mmap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import cast
 
 import torch
 import torch.distributed as dist
-from torch.nn.modules.module import register_module_forward_pre_hook
 
 from gradebox.sandbox.probe_loader import Student
 from grader.lab3.scaling.cases.measuring import CallReply, Measured, MeasuredPoint, MeasuredReply, Several, SeveralReply
@@ -21,18 +20,46 @@ from grader.lab3.shared.probes.launch import forget_ranks
 from grader.shared.probes.groups import in_group as belongs_to_group
 from grader.shared.probes.handed_out import slow_optimizers, square_layers, waiting_batches
 from grader.shared.probes.kept import function
+from grader.shared.probes.record import VirtualGpu
 from grader.shared.probes.support import fields, sequence
 from labkit.device import open_device
 from labkit.results import ScalingPoint
+from vgpu.device.kernel_work import KernelWork
+from vgpu.torch_integration.attach import current
 
 _MOST_RANKS = 8
+_FLOPS, _PRODUCTS = 2 * 2048**2, 11
+"""FLOPs of a product of one sample in a layer of the default model, and products of a step: its input has no gradient.
+"""
 _Batch = tuple[torch.Tensor, torch.Tensor]
+
+
+class _Products:
+    """Hears of each product that is queued on a virtual GPU (`vgpu.device.queue.Observer`)."""
+
+    def __init__(self, note: Callable[[float], None]) -> None:
+        self._note = note
+
+    def opened(self, gpu: int, stream: int) -> None:
+        """Nothing."""
+
+    def submitted(self, gpu: int, stream: int, work: KernelWork, end: float, host_seconds: float) -> float:
+        """Note the FLOPs of a product."""
+        if work.product is not None:
+            self._note(work.product.flops)
+        return end
+
+    def levelled(self, gpu: int) -> None:
+        """Nothing."""
+
+    def held(self, gpu: int, stream: int, moment: float) -> None:
+        """Nothing."""
 
 
 def several(student: Student, inputs: Several) -> SeveralReply:
     """`measure_scaling` on a machine with two virtual GPUs, once for each call; ranks are copies of this process.
 
-    Each time the points that it returned, and how often a module was called on rank 0, by the number of ranks.
+    Each time the points that it returned, and how many steps rank 0's GPU made, by the number of ranks.
     """
     torch.set_num_threads(1)
     forget_ranks()
@@ -41,27 +68,26 @@ def several(student: Student, inputs: Several) -> SeveralReply:
     counts, samples = (memoryview(mmap.mmap(-1, (_MOST_RANKS + 1) * 8)).cast("q") for _ in range(2))
 
     @function
-    def count(_: torch.nn.Module, arguments: tuple[object, ...]) -> None:
-        if dist.is_initialized() and dist.get_rank() == 0:
+    def count(flops: float) -> None:
+        if flops >= _FLOPS and dist.is_initialized() and dist.get_rank() == 0:
             size = dist.get_world_size()
             counts[size] += 1
-            if arguments and isinstance(arguments[0], torch.Tensor):
-                samples[size] = len(arguments[0])
+            samples[size] = round(flops / _FLOPS)
 
-    hook = register_module_forward_pre_hook(count)
     replies = []
     with open_device("vgpu:T4", values=False, gpus=2):
+        for gpu in cast("VirtualGpu", current()).machine.gpus:
+            gpu.queue.observer = _Products(count)
         for call in inputs.calls:
             before = counts.tolist()
             points = sequence(measure(**call, start_method="fork"), "measure_scaling()")
             replies.append(
                 CallReply(
                     points=[fields(point, ScalingPoint, "measure_scaling()") for point in points],
-                    calls={str(size): counts[size] - before[size] for size in call["world_sizes"]},
+                    steps={str(size): (counts[size] - before[size]) / _PRODUCTS for size in call["world_sizes"]},
                     samples={str(size): samples[size] for size in call["world_sizes"]},
                 )
             )
-    hook.remove()
     return SeveralReply(replies=replies)
 
 
