@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, cast
 
 import torch
 
 from gradebox.sandbox.probe_loader import Student
 from grader.sharding.shared.cases import Collective
+from grader.shared.probes.kept import function
 from grader.shared.probes.ranks import group
 from grader.shared.probes.record import Reported, memory_since_now, reading
 
@@ -50,6 +51,40 @@ class Memory:
     def elsewhere(self) -> list[Reported]:
         """The most that was held on each other rank's GPU, as this process sees it."""
         return [memory.added() for memory in self._elsewhere]
+
+
+def _heap() -> Callable[[], int | None]:
+    """Has `ctypes` for itself: no global of a module leads there."""
+    import ctypes
+
+    class MallocInfo(ctypes.Structure):
+        """What glibc says of its heaps, mallinfo(3)."""
+
+        _fields_ = tuple(
+            (name, ctypes.c_size_t)
+            for name in (
+                *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+                *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+            )
+        )
+
+    try:
+        look = ctypes.CDLL(None).mallinfo2
+    except (AttributeError, OSError):  # another C library
+        return lambda: None
+    look.restype = MallocInfo
+
+    def in_use() -> int:
+        gc.collect()
+        heaps = look()
+        return int(heaps.uordblks + heaps.hblkhd)
+
+    return in_use
+
+
+host_bytes = function(_heap())
+"""Bytes of the host's memory that are in use, whatever they are of; None if nobody counts them. The values of a virtual
+GPU are among them."""
 
 
 def _clear() -> None:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:  # ranks that a probe starts anew cannot import it
 
 _MOST, _NARROW = 128, 28
 """Hidden features at most, and others."""
+HOST_WIDTH, HOST_HIDDEN = 256, 512
+"""Features of layers whose copy on the host is seen above what Python takes for itself."""
 _WEIGHT = 0.2
 """Of a weight, so that outputs are about 1."""
 FUNCTIONS = ("copy_to_ranks", "sum_over_ranks")
@@ -98,6 +100,9 @@ class LayersReply:
     """What one rank observed of each case."""
 
     runs: list[LayersRun]
+    host_bytes: int | None
+    """What a `ParallelMLP` of larger layers takes of the host's memory, with the values of its GPU; None if nobody
+    counts."""
 
 
 @dataclass(frozen=True, kw_only=True)

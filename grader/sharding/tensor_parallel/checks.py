@@ -11,6 +11,8 @@ from gradebox.run.submission import Submission
 from grader.sharding.shared.checks import in_words, judge_refusals, kind_of, on_ranks, require_kept_here
 from grader.sharding.tensor_parallel.cases import (
     FUNCTIONS,
+    HOST_HIDDEN,
+    HOST_WIDTH,
     KINDS,
     LayersCase,
     LayersRun,
@@ -160,10 +162,21 @@ class TestTensorParallel:
                         "a view of a whole weight keeps all of it: copy the part, and leave the layers where they are",
                     )
 
+            whole_bytes = 4 * (2 * HOST_WIDTH * HOST_HIDDEN + HOST_WIDTH + HOST_HIDDEN)
+            for rank, reply in enumerate(on_ranks(submission, inputs, ranks)):
+                require(
+                    reply.host_bytes is None or reply.host_bytes < (1 / ranks + _HOST_SLACK) * whole_bytes,
+                    f"ParallelMLP() on {ranks} ranks, rank {rank}: takes {reply.host_bytes} bytes of the host for "
+                    f"layers of {whole_bytes}, where the GPU with its own part is simulated",
+                    "copy the part to the GPU, and nothing else; the caller has the layers",
+                )
+
     def test_nonsense_refused(self, submission: Submission, generator: InputGenerator) -> None:
         judge_refusals(on_ranks(submission, Refuse(hidden=2 * generator.integer(2, 6)), 2))
 
 
+_HOST_SLACK = 0.25
+"""Of the whole layers; measured in four right styles: 0.004."""
 _PASSES = "f: nothing forward, a sum backward; g: a sum forward, nothing backward"
 _F = "each rank has a part of it: copy_to_ranks sums them in backward"
 _NAMES = "up_weight and up_bias: rows; down_weight: columns; down_bias: whole. In the order of the ranks in the group"

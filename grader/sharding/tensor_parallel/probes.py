@@ -12,9 +12,11 @@ from torch.nn import functional
 
 from gradebox.sandbox.probe_loader import Student
 from grader.sharding.shared.cases import RefusalsReply
-from grader.sharding.shared.probes import Memory, on_own_gpu, recorded
+from grader.sharding.shared.probes import Memory, host_bytes, on_own_gpu, recorded
 from grader.sharding.tensor_parallel.cases import (
     FUNCTIONS,
+    HOST_HIDDEN,
+    HOST_WIDTH,
     KINDS,
     CopyAndSum,
     FunctionRun,
@@ -85,7 +87,16 @@ def layers(student: Student, inputs: ShareLayers) -> LayersReply:
             pair = student.rank // 2 if case["pairs"] else 0
             x, slopes = inputs.inputs[pair, ..., : case["features"]], inputs.slopes[pair, ..., : case["outputs"]]
             runs.append(_run(gpu, module, case, _whole(case, inputs), own, x, slopes))
-        return LayersReply(runs=runs)
+        return LayersReply(runs=runs, host_bytes=_taken_of_the_host(module))
+
+
+def _taken_of_the_host(module: ModuleType) -> int | None:
+    first, second = nn.Linear(HOST_WIDTH, HOST_HIDDEN), nn.Linear(HOST_HIDDEN, HOST_WIDTH)
+    before = host_bytes()
+    mlp = module.ParallelMLP(first, second)
+    after = host_bytes()
+    del mlp
+    return None if before is None or after is None else after - before
 
 
 def _whole(case: LayersCase, inputs: ShareLayers) -> tuple[nn.Linear, nn.Linear]:
