@@ -13,7 +13,7 @@ from torch.library import Library, get_kernel
 from gradebox.sandbox.probe_loader import Student
 from grader.lab1.measurements.cases import SlowCpu, SlowCpuReply
 from grader.lab1.shared.cases.products import Result
-from grader.shared.probes.kept import nap, notes
+from grader.shared.probes.kept import function, nap, notes
 from grader.shared.probes.support import fields
 from labkit.results import MatmulResult
 
@@ -38,6 +38,7 @@ def _waiting_products(wait: Callable[[], None], note: Callable[[float], None]) -
 def _waiting(name: str, wait: Callable[[], None], note: Callable[[float], None]) -> Callable[..., object]:
     kernel = get_kernel(name, "CPU")
 
+    @function
     def product(keys: torch._C.DispatchKeySet, *args: object, **kwargs: object) -> object:
         begin = time.perf_counter()
         wait()
