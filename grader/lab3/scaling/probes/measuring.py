@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import functools
 import mmap
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import cast
 
 import torch
@@ -34,28 +35,6 @@ _FLOPS, _PRODUCTS = 2 * 2048**2, 11
 _Batch = tuple[torch.Tensor, torch.Tensor]
 
 
-class _Products:
-    """Hears of each product that is queued on a virtual GPU (`vgpu.device.queue.Observer`)."""
-
-    def __init__(self, note: Callable[[float], None]) -> None:
-        self._note = note
-
-    def opened(self, gpu: int, stream: int) -> None:
-        """Nothing."""
-
-    def submitted(self, gpu: int, stream: int, work: KernelWork, end: float, host_seconds: float) -> float:
-        """Note the FLOPs of a product."""
-        if work.product is not None:
-            self._note(work.product.flops)
-        return end
-
-    def levelled(self, gpu: int) -> None:
-        """Nothing."""
-
-    def held(self, gpu: int, stream: int, moment: float) -> None:
-        """Nothing."""
-
-
 def several(student: Student, inputs: Several) -> SeveralReply:
     """`measure_scaling` on a machine with two virtual GPUs, once for each call; ranks are copies of this process.
 
@@ -68,16 +47,21 @@ def several(student: Student, inputs: Several) -> SeveralReply:
     counts, samples = (memoryview(mmap.mmap(-1, (_MOST_RANKS + 1) * 8)).cast("q") for _ in range(2))
 
     @function
-    def count(flops: float) -> None:
+    def count(_: int, __: int, work: KernelWork, end: float, ___: float) -> float:
+        flops = 0.0 if work.product is None else work.product.flops
         if flops >= _FLOPS and dist.is_initialized() and dist.get_rank() == 0:
             size = dist.get_world_size()
             counts[size] += 1
             samples[size] = round(flops / _FLOPS)
+        return end
+
+    def ignore(*_: object) -> None:
+        pass
 
     replies = []
     with open_device("vgpu:T4", values=False, gpus=2):
         for gpu in cast("VirtualGpu", current()).machine.gpus:
-            gpu.queue.observer = _Products(count)
+            gpu.queue.observer = SimpleNamespace(submitted=count, opened=ignore, levelled=ignore, held=ignore)
         for call in inputs.calls:
             before = counts.tolist()
             points = sequence(measure(**call, start_method="fork"), "measure_scaling()")
