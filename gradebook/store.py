@@ -316,19 +316,17 @@ class Gradebook:
         """All that were ever graded here."""
         return set().union(*(json.loads(of) for (of,) in self._database.execute("SELECT criteria FROM gradings")))
 
+    def handed_in(self) -> set[tuple[str, str]]:
+        """Students, by the keys of that time, with each submission of theirs that was ever graded."""
+        rows = self._database.execute("SELECT students, content FROM gradings")
+        return {(student, content) for students, content in rows for student in json.loads(students)}
+
     def _recorded(self, number: int) -> Recorded:
         outcome, reason, retry, seconds, isolation, result = self._database.execute(
             "SELECT outcome, reason, retry, seconds, isolation, result FROM gradings WHERE id = ?", (number,)
         ).fetchone()
-        return Recorded(
-            number,
-            outcome,
-            reason,
-            bool(retry),
-            seconds,
-            isolation,
-            from_document(json.loads(result)) if result else None,
-        )
+        grade = from_document(json.loads(result)) if result else None
+        return Recorded(number, outcome, reason, bool(retry), seconds, isolation, grade)
 
     def _meta(self, key: str) -> str | None:
         row = self._database.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()

@@ -60,7 +60,9 @@ def of(gradebook: Gradebook) -> ClassResult:
         raise GradebookError(str(error)) from None
     settings, all_overrides, let_off = decisions.settings, decisions.overrides, decisions.excused
     labs = points.select(plan.labs)
-    strangers = missing.strangers(students, {record.student for record in identity.records(gradebook.identities(), ())})
+    former = {record.student for record in identity.records(gradebook.identities(), ())}
+    strangers = missing.strangers(students, former)
+    earlier = missing.nobodys(students, gradebook.handed_in(), former)
     result = ClassResult(
         title=plan.title,
         made_at=datetime.now(UTC),
@@ -102,9 +104,10 @@ def of(gradebook: Gradebook) -> ClassResult:
         line = replace(line, checks_score=line.score, score=score, excused=theirs, overrides=given_here)
         lines.append(replace(line, held_back=held.get(student.student)))
     try:
-        return merging.merged(replace(result, students=tuple(lines)), gradebook.folder, students)
+        result = merging.merged(replace(result, students=tuple(lines)), gradebook.folder, students)
     except ManualGradingError as error:
         raise GradebookError(str(error)) from None
+    return replace(result, students=tuple(missing.waiting(line, strangers, earlier) for line in result.students))
 
 
 def directory(gradebook: Gradebook) -> identity.Directory:
@@ -296,10 +299,8 @@ def _result(
         late = settings.late.penalty(student.submitted_at, deadline, made.score, made.max_score)
     score = made.score - (late.points if late else 0)
     counts = all(report.counts for report in read)
-    # What is missing may have points: until a person has looked, nobody has 0 for the rest.
-    waits = nothing.partly and not score
-    nothing = replace(nothing, status="graded", late=late, grade=made, reports=read, withheld=waits)
-    return replace(nothing, score=score if counts and not waits else None)
+    nothing = replace(nothing, status="graded", late=late, grade=made, reports=read)
+    return replace(nothing, score=score if counts else None)
 
 
 def _reader(

@@ -1,6 +1,6 @@
-"""What students have of whom there is no submission: a zero, or no score yet where their work may be elsewhere.
+"""Who has a zero, and who has no score yet because their work may be elsewhere: among what is nobody's, for example.
 
-Not for work that was refused or could not be fetched (`class_summary.py`).
+Not for grades (`class_summary.py`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from decimal import Decimal
 from gradebook.intake import doubtful_rows
 from gradebook.results import Student, StudentResult
 from gradebook.settings import Settings
-from gradebook.spelt_names import have_a_word_in_common
+from gradebook.spelt_names import have_a_word_in_common, may_be_of
 from gradebook.text_files import some
 
 _NAMED = 5
@@ -26,6 +26,56 @@ def strangers(students: Sequence[Student], former: Collection[str]) -> tuple[str
     if len(here) == len(students):
         return ()
     return tuple(f"{student} (of a former roster)" if student in former else student for student in here)
+
+
+def nobodys(students: Sequence[Student], handed_in: Collection[tuple[str, str]], former: Collection[str]) -> list[str]:
+    """Names under which something was handed in before that counts for nobody now.
+
+    Args:
+        students: everybody.
+        handed_in: students, by the keys of their run, and submissions that were ever graded for them.
+        former: the keys of all who ever were in a roster.
+    """
+    contents = {student.content for student in students}
+    keys = {student.student for student in students}
+    names = {name for name, _ in handed_in} - {name for name, content in handed_in if content in contents}
+    # The work of an earlier run stays with the only one who is called so.
+    return [
+        name for name in sorted(names - keys - {*former}) if sum(_is_called(student, name) for student in students) != 1
+    ]
+
+
+def waiting(line: StudentResult, outside: Sequence[str], before: Sequence[str]) -> StudentResult:
+    """The line; without its zero, if work that is missing may have points.
+
+    Args:
+        line: somebody's, with all points of theirs.
+        outside: what was handed in and matches nobody.
+        before: the names under which something was handed in before that is nobody's.
+    """
+    if line.score != 0 or (line.overrides and not line.partly):
+        return line
+    if line.partly:
+        return replace(line, score=None, checks_score=None, withheld=True)
+    theirs = _may_be_theirs(line, [name for name in outside if _may_be_called(line, name)])
+    earlier = [name for name in before if _may_be_called(line, name)]
+    if not theirs and earlier:
+        theirs = (
+            f"earlier work of {some([repr(name) for name in earlier])} counts for nobody, and may be theirs: put it "
+            "into a folder that has the student's key"
+        )
+    if not theirs:
+        return line
+    first = line.reason or ("nothing was handed in under this name" if line.status == "missing" else "0 points so far")
+    return replace(line, score=None, checks_score=None, withheld=True, reason=f"{first}; {theirs}")
+
+
+def _is_called(student: Student | StudentResult, name: str) -> bool:
+    return bool(student.columns) and name in (student.name, *student.columns.values())
+
+
+def _may_be_called(student: Student | StudentResult, name: str) -> bool:
+    return _is_called(student, name) or (bool(student.columns) and may_be_of(name, student.name, student.student))
 
 
 def result_of(student: Student, outside: Sequence[str], settings: Settings, now: datetime) -> StudentResult:
@@ -57,8 +107,10 @@ def result_of(student: Student, outside: Sequence[str], settings: Settings, now:
     return replace(result, score=None, withheld=True, reason=reason)
 
 
-def _may_be_theirs(student: Student, outside: Sequence[str]) -> str:
+def _may_be_theirs(student: Student | StudentResult, outside: Sequence[str]) -> str:
     """Whose work may be this student's: the names that are most alike come first."""
+    if not outside:
+        return ""
     ordered = sorted(outside, key=lambda name: not (student.name and have_a_word_in_common(name, student.name)))
     what = "matches nobody in the roster: it" if len(outside) == 1 else "match nobody in the roster: one of them"
     return f"{some(ordered, most=_NAMED)} {what} may be theirs"

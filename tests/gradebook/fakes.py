@@ -3,7 +3,7 @@
 A submission may hold `lab1_gpu_basics/behaviour.txt`, which says what happens to the judge meanwhile: `dies` (always),
 `dies once` (the first time that this content is graded), `breaks`, `prints`, `hangs`, `hangs once`, `busy` (needs
 review as on a busy machine, until graded alone), `suspended` (the same, if its processes were stopped meanwhile),
-`kills the run` (once).
+`kills the run` (once), `fails` (every check).
 """
 
 from __future__ import annotations
@@ -62,6 +62,8 @@ class FakeJudge:
         points = grader.course().rubric
         busy = "" if task.retry else _UNTIL_ALONE.get(behaviour, "")
         reports = {check.id: _report(task, check.id, busy=busy) for check in points.checks()}
+        if behaviour == "fails":
+            reports = {check: CheckReport(Outcome.FAILED, "saw nothing", "look") for check in reports}
         circumstances = Circumstances(
             submission=str(task.folder), submission_sha256=task.content, device="virtual T4 (simulated)",
             simulated=True, isolation="namespaces", seed=task.seed, seconds=moment.timestamp() % 60,

@@ -81,10 +81,54 @@ def test_earlier_work_stays_with_a_student_whose_key_is_another_one(small_class:
     assert (ada.student, ada.score, ada.outdated) == ("al1", first.students[0].score, True)
     assert [entry.criterion for entry in bob.overrides] == ["lab1.memory"]
     assert "older than the submission" not in said
-    assert [row.score for row in namesakes] == [0, 0], "whose of the two it was nobody knows"
+    assert [(row.score, row.withheld) for row in namesakes] == [(None, True)] * 2, (
+        "whose of the two it was nobody knows"
+    )
     assert (
         "what 'Wei Zhang' handed in before counts for nobody, because several students have this name: wz3, wz4" in said
     )
+
+
+def test_a_zero_waits_while_earlier_work_of_that_name_is_nobodys(small_class: SmallClass, tmp_path: Path) -> None:
+    for name in ("Wei Zhang", "Lovelace", "dan"):
+        small_class.hands_in(name)
+    graded(small_class)
+    shutil.rmtree(small_class.submissions / "Lovelace")
+    (small_class.submissions / "Wei Zhang").rename(tmp_path / "Wei Zhang")
+    roster = tmp_path / "roster.csv"
+    roster.write_text(
+        "Student,ID,SIS User ID,SIS Login ID,Section\nAda Lovelace,1,s1,al1,A\nWei Zhang,2,s2,wz3,A\n"
+        "Wei Zhang,3,s3,wz4,A\nDan Brown,4,s4,dan,A\nEmmy Noether,5,s5,emmy,A\n"
+    )
+    for _ in range(2):  # the second run knows it from the gradebook alone
+        graded(small_class, roster=roster)
+        assert [row["status"] for row in grades(small_class) if not row["score"]] == ["missing"] * 3
+        exported = (small_class.out / "exports" / "canvas.csv").read_text()
+        assert [name for name in ("al1", "wz3", "wz4", "dan", "emmy") if name in exported] == ["dan", "emmy"]
+    listed = CliRunner().invoke(app, ["review", str(small_class.out)])
+    assert "earlier work of 'Wei Zhang' counts for nobody, and may be theirs" in " ".join(listed.output.split())
+    (tmp_path / "Wei Zhang").rename(small_class.submissions / "wz3")
+    graded(small_class, roster=roster)
+    assert [row["name"] for row in grades(small_class) if not row["score"]] == ["Ada Lovelace"], "it is somebody's now"
+
+
+@pytest.mark.parametrize("what", ["refused", "fails"])
+def test_who_has_a_zero_waits_while_another_folder_may_be_theirs(
+    small_class: SmallClass, tmp_path: Path, what: str
+) -> None:
+    if what == "refused":
+        (small_class.submissions / "ada.zip").write_bytes(b"PK broken")
+    else:
+        small_class.hands_in("ada", behaviour="fails")
+    small_class.hands_in("bob", behaviour="fails")
+    small_class.hands_in("A. Lovelace new")
+    (tmp_path / "roster.csv").write_text("student,name\nada,Ada Lovelace\nbob,Bob Ross\n")
+    graded(small_class, roster=tmp_path / "roster.csv")
+    assert [(row["student"], row["score"]) for row in grades(small_class)][:2] == [("ada", ""), ("bob", "0")]
+    listed = CliRunner().invoke(app, ["review", str(small_class.out)])
+    assert "A. Lovelace new matches nobody in the roster: it may be theirs" in " ".join(listed.output.split())
+    assert CliRunner().invoke(app, ["review", str(small_class.out), "--accept", "ada", "handing-in"]).exit_code == 0
+    assert grades(small_class)[0]["score"] == "0"
 
 
 def test_who_never_handed_in_or_left_a_team_has_nothing(small_class: SmallClass, roster: Path) -> None:
