@@ -282,7 +282,13 @@ class StudentResult:
     held_back: HeldBack | None = None
     """Why no export has the score and the feedback; `score` is there all the same."""
     withheld: bool = False
-    """Whether there is no score only until a person says that 0 stands: it may be no fault of the student's."""
+    """Whether there is no score only until a person says that it stands: it may be no fault of the student's."""
+    score_if_accepted: Decimal = Decimal(0)
+    """What stands then."""
+    earlier: tuple[str, ...] = ()
+    """Folders of the class with what was handed in before and did not come again."""
+    overrides_for_other_files: tuple[Override, ...] = ()
+    """Those that were given while other files counted."""
     outdated: bool = False
     """Whether older work counts, because nothing could be fetched in the last run."""
     partly: bool = False

@@ -316,10 +316,10 @@ class Gradebook:
         """All that were ever graded here."""
         return set().union(*(json.loads(of) for (of,) in self._database.execute("SELECT criteria FROM gradings")))
 
-    def handed_in(self) -> set[tuple[str, str]]:
-        """Students, by the keys of that time, with each submission of theirs that was ever graded."""
-        rows = self._database.execute("SELECT students, content FROM gradings")
-        return {(student, content) for students, content in rows for student in json.loads(students)}
+    def handed_in(self) -> list[tuple[str, str, datetime]]:
+        """Every student, by the key of that time, with each submission of theirs that was graded, and when."""
+        rows = self._database.execute("SELECT students, content, started FROM gradings ORDER BY started").fetchall()
+        return [(key, content, datetime.fromisoformat(at)) for keys, content, at in rows for key in json.loads(keys)]
 
     def _recorded(self, number: int) -> Recorded:
         outcome, reason, retry, seconds, isolation, result = self._database.execute(

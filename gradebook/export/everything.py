@@ -226,12 +226,11 @@ def lowering(class_view: view.View) -> list[str]:
 
 
 def older(class_view: view.View) -> list[str]:
-    """Overrides that were given before the files that count were taken in, and so for other files."""
+    """Overrides that were given for other files than count now."""
     texts = [
         f"{line.who} {override.criterion} ({override.at:%Y-%m-%d %H:%M %Z})"
         for line in class_view.graded
-        for override in line.result.overrides
-        if override.at is not None and line.result.taken_at is not None and override.at < line.result.taken_at
+        for override in line.result.overrides_for_other_files
         if line.grade is not None and override.criterion.partition(".")[0] in {lab.id for lab in line.grade.labs}
     ]
     if not texts:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from gradebook.command_name import command
 from gradebook.export.page import ReviewGroup, review_groups
+from gradebook.export.reviews import HANDING_IN
 from gradebook.export.view import View
 from gradebook.text_files import some
 from gradebox.common.texts import printable
@@ -26,7 +27,7 @@ def text(view: View, folder: Path) -> str:
     """
     review = f"{command()} review {shlex.quote(str(folder))}"
     groups = list(review_groups(view, review))
-    blocks = ["\n".join(_group(group)) for group in groups]
+    blocks = ["\n".join([*_group(group), *_earlier(group, folder)]) for group in groups]
     if count := len(view.waiting):
         blocks.append(
             f"{count} submission{' is' if count == 1 else 's are'} not graded yet: go on with {command()} class --out "
@@ -48,6 +49,13 @@ def text(view: View, folder: Path) -> str:
         "points; inform its student. A score that is withheld, or of work that could not be fetched, is in no export."
     )
     return "\n\n".join([*blocks, *_by_hand(view, folder)])
+
+
+def _earlier(group: ReviewGroup, folder: Path) -> Iterator[str]:
+    """Where what was handed in before is, if it did not come again."""
+    if group.criterion == HANDING_IN and group.line.result.earlier:
+        places = ", ".join(shlex.quote(str(folder / place)) for place in group.line.result.earlier)
+        yield f"  → if the earlier work should count, copy it into this submission, and run the class again: {places}"
 
 
 def _by_hand(view: View, folder: Path) -> Iterator[str]:

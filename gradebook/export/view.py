@@ -215,7 +215,7 @@ def of(result: ClassResult, accepted: Sequence[reviews.Accepted] = ()) -> View:
             items = (handing_in, *items)
         still_open = reviews.still_open(items, accepted)
         if student.withheld and not any(item.criterion == reviews.HANDING_IN for item in still_open):
-            student = replace(student, score=Decimal(0))
+            student = replace(student, score=student.score_if_accepted)
         if (faulty := next((item for item in still_open if item.of_course), None)) is not None:
             # A regrade with a broken course must take no points: there is no score until somebody repairs or decides.
             why = f"{faulty.check}: {faulty.detail}: {COURSE_IS_WRONG}"

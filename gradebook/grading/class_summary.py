@@ -18,6 +18,7 @@ from gradebook import identity
 from gradebook import settings as class_settings
 from gradebook.command_name import command
 from gradebook.grading import excused, held_back, missing, unknown_names
+from gradebook.grading.earlier_work import EarlierWork
 from gradebook.grading.manual_grading import ManualGradingError, merging, reports
 from gradebook.results import ClassResult, Excused, GradebookError, ReportResult, Student, StudentResult
 from gradebook.settings import Settings
@@ -62,7 +63,8 @@ def of(gradebook: Gradebook) -> ClassResult:
     labs = points.select(plan.labs)
     former = {record.student for record in identity.records(gradebook.identities(), ())}
     strangers = missing.strangers(students, former)
-    earlier = missing.nobodys(students, gradebook.handed_in(), former)
+    earlier = EarlierWork(gradebook.handed_in(), gradebook.folder)
+    nobodys = earlier.nobodys(students, former)
     result = ClassResult(
         title=plan.title,
         made_at=datetime.now(UTC),
@@ -107,7 +109,23 @@ def of(gradebook: Gradebook) -> ClassResult:
         result = merging.merged(replace(result, students=tuple(lines)), gradebook.folder, students)
     except ManualGradingError as error:
         raise GradebookError(str(error)) from None
-    return replace(result, students=tuple(missing.waiting(line, strangers, earlier) for line in result.students))
+
+    def points_of(content: str, lab: Lab) -> Decimal | None:
+        counting = gradebook.counting(plan, content)
+        gradings = {row.id: counting[row.id] for row in lab.criteria if row.id in counting}
+        if any(row.available and row.id not in gradings for row in lab.criteria):
+            return None
+        if any(grading.grade is None for grading in gradings.values()):
+            return None
+        return assemble(gradings, plan, points, [lab], "", content).score
+
+    lines = []
+    for student, line in zip(students, result.students, strict=True):
+        counting = [lab for lab in labs if lab.number not in {excuse.lab for excuse in line.excused}]
+        line = replace(line, overrides_for_other_files=earlier.for_other_files(line, student.content))
+        line = earlier.without_lost_points(line, student.content, counting, points_of)
+        lines.append(missing.waiting(line, strangers, nobodys))
+    return replace(result, students=tuple(lines))
 
 
 def directory(gradebook: Gradebook) -> identity.Directory:

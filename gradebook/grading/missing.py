@@ -28,23 +28,6 @@ def strangers(students: Sequence[Student], former: Collection[str]) -> tuple[str
     return tuple(f"{student} (of a former roster)" if student in former else student for student in here)
 
 
-def nobodys(students: Sequence[Student], handed_in: Collection[tuple[str, str]], former: Collection[str]) -> list[str]:
-    """Names under which something was handed in before that counts for nobody now.
-
-    Args:
-        students: everybody.
-        handed_in: students, by the keys of their run, and submissions that were ever graded for them.
-        former: the keys of all who ever were in a roster.
-    """
-    contents = {student.content for student in students}
-    keys = {student.student for student in students}
-    names = {name for name, _ in handed_in} - {name for name, content in handed_in if content in contents}
-    # The work of an earlier run stays with the only one who is called so.
-    return [
-        name for name in sorted(names - keys - {*former}) if sum(_is_called(student, name) for student in students) != 1
-    ]
-
-
 def waiting(line: StudentResult, outside: Sequence[str], before: Sequence[str]) -> StudentResult:
     """The line; without its zero, if work that is missing may have points.
 
@@ -70,12 +53,9 @@ def waiting(line: StudentResult, outside: Sequence[str], before: Sequence[str]) 
     return replace(line, score=None, checks_score=None, withheld=True, reason=f"{first}; {theirs}")
 
 
-def _is_called(student: Student | StudentResult, name: str) -> bool:
-    return bool(student.columns) and name in (student.name, *student.columns.values())
-
-
-def _may_be_called(student: Student | StudentResult, name: str) -> bool:
-    return _is_called(student, name) or (bool(student.columns) and may_be_of(name, student.name, student.student))
+def _may_be_called(line: StudentResult, name: str) -> bool:
+    known = (line.name, *line.columns.values())
+    return bool(line.columns) and (name in known or may_be_of(name, line.name, line.student))
 
 
 def result_of(student: Student, outside: Sequence[str], settings: Settings, now: datetime) -> StudentResult:

@@ -111,8 +111,7 @@ def notices(
         labs: the folders of the labs that are graded.
     """
     moved = [*_other_teams(list(before.values()), now), *_of_namesakes(before, now)]
-    absent = [*_absent_labs(now, folders, labs), *_lacking(before, now, folders, labs)]
-    return [*moved, *_resubmitted(settings, before, now), *absent]
+    return [*moved, *_resubmitted(settings, before, now), *_absent_labs(now, folders, labs)]
 
 
 def _of_namesakes(before: Mapping[str, Student], now: Sequence[Student]) -> list[str]:
@@ -138,25 +137,6 @@ def _absent_labs(students: Sequence[Student], folders: Callable[[str], Path], la
         f"{' and '.join(absent)} {'is' if len(absent) == 1 else 'are'} in nobody's submission, so everybody has 0 in "
         "it. If that work is in another download, put the folders of each student together, or grade each lab with "
         "--lab and an --out of its own"
-    ]
-
-
-def _lacking(
-    before: Mapping[str, Student], now: Sequence[Student], folders: Callable[[str], Path], labs: Sequence[str]
-) -> list[str]:
-    """Labs that students had handed in before, and that are not in what they handed in now: they count as absent."""
-    lacking: dict[str, list[str]] = {}
-    for student in now:
-        earlier = before.get(student.student)
-        if earlier is None or earlier.content is None or student.content in (None, earlier.content):
-            continue
-        for lab in labs:
-            if (folders(earlier.content) / lab).is_dir() and not (folders(student.content or "") / lab).is_dir():
-                lacking.setdefault(lab, []).append(student.student)
-    return [
-        f"{lab} was in what {some(students)} handed in before, and is not in this submission, so it has 0 points. If "
-        "the earlier one should count, put its folder next to the new one's, and run the command again"
-        for lab, students in lacking.items()
     ]
 
 

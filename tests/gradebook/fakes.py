@@ -3,7 +3,7 @@
 A submission may hold `lab1_gpu_basics/behaviour.txt`, which says what happens to the judge meanwhile: `dies` (always),
 `dies once` (the first time that this content is graded), `breaks`, `prints`, `hangs`, `hangs once`, `busy` (needs
 review as on a busy machine, until graded alone), `suspended` (the same, if its processes were stopped meanwhile),
-`kills the run` (once), `fails` (every check).
+`kills the run` (once), `fails` (every check). A lab that holds `passes.txt` passes every check.
 """
 
 from __future__ import annotations
@@ -64,6 +64,10 @@ class FakeJudge:
         reports = {check.id: _report(task, check.id, busy=busy) for check in points.checks()}
         if behaviour == "fails":
             reports = {check: CheckReport(Outcome.FAILED, "saw nothing", "look") for check in reports}
+        for lab in points.labs:
+            if (task.folder / lab.package / "passes.txt").is_file():
+                own = [check for check in reports if check.startswith(f"{lab.id}.")]
+                reports |= {check: CheckReport(Outcome.PASSED) for check in own}
         circumstances = Circumstances(
             submission=str(task.folder), submission_sha256=task.content, device="virtual T4 (simulated)",
             simulated=True, isolation="namespaces", seed=task.seed, seconds=moment.timestamp() % 60,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import shutil
+import time
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -208,14 +209,83 @@ def test_whose_names_are_alike_come_first_among_those_that_may_be_a_students_own
         assert "Ada Lovelace, Bob Ross, Carla match nobody in the roster: one of them may be theirs" in said.reason
 
 
-def test_a_lab_that_was_handed_in_before_and_is_not_now_is_named(small_class: SmallClass) -> None:
+def of_two_labs(small: SmallClass, student: str) -> Path:
+    """All checks pass."""
+    folder = small.hands_in(student)
+    for lab in ("lab1_gpu_basics", "lab2_mixed_precision"):
+        (folder / lab).mkdir(exist_ok=True)
+        for name in (f"{student}.py", "passes.txt"):
+            (folder / lab / name).touch()
+    return folder
+
+
+def review(small: SmallClass, *decision: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["review", str(small.out), *decision])
+    return done.exit_code, " ".join(done.output.split())
+
+
+@pytest.mark.parametrize("part", ["lab1_gpu_basics", "lab2_mixed_precision/passes.txt"])
+def test_if_only_a_part_comes_again_the_score_waits_for_a_person(small_class: SmallClass, part: str) -> None:
+    folders = [of_two_labs(small_class, name) for name in ("ada", "bob")]
+    assert {row.score for row in graded(small_class, labs=(1, 2))[0].students} == {40}
+    kept = folders[0] / part
+    shutil.rmtree(kept) if kept.is_dir() else kept.unlink()
+    for _ in range(2):  # also if the same comes once more
+        ada, _ = graded(small_class, labs=(1, 2))[0].students
+        assert f"{part} was in an earlier submission, with 20 points for the lab instead of" in ada.reason
+        assert [row["score"] for row in grades(small_class)] == ["", "40"]
+    code, text = review(small_class)
+    assert (code, "a part is missing" in text) == (3, True)
+    earlier = small_class.out / ada.earlier[0]
+    assert f"copy it into this submission, and run the class again: {earlier}" in text
+    assert (earlier / "ada.py").is_file()
+    review(small_class, "--accept", "ada", "handing-in")
+    assert 20 <= float(grades(small_class)[0]["score"]) < 40
+    shutil.copytree(earlier, folders[0] / part.partition("/")[0], dirs_exist_ok=True)
+    assert graded(small_class, labs=(1, 2))[0].students[0].score == 40
+
+
+def test_points_by_hand_for_what_is_gone_are_a_decision(small_class: SmallClass) -> None:
+    folder = of_two_labs(small_class, "ada")
+    graded(small_class, labs=(1, 2))
+    shutil.rmtree(folder / "lab1_gpu_basics")
+    assert small_class.grade(labs=(1, 2)).students[0].score is None
+    Book.open(small_class.out).override("ada", "lab1.memory", "1", "asked")
+    assert small_class.grade(labs=(1, 2)).students[0].score is not None
+
+
+def test_who_hands_in_other_files_or_loses_no_points_does_not_wait(small_class: SmallClass) -> None:
+    folder = of_two_labs(small_class, "ada")
+    graded(small_class, labs=(1, 2))
+    (folder / "lab1_gpu_basics" / "ada.py").unlink()
+    assert small_class.grade(labs=(1, 2)).students[0].score == 40
+    (folder / "lab1_gpu_basics" / "passes.txt").rename(folder / "lab1_gpu_basics" / "own.txt")
+    assert 20 <= (small_class.grade(labs=(1, 2)).students[0].score or 0) < 40
+
+
+def test_a_refused_resubmission_waits_if_an_earlier_one_was_graded(small_class: SmallClass) -> None:
     for name in ("ada", "bob"):
         small_class.hands_in(name)
-        (small_class.submissions / name / "lab2_mixed_precision").mkdir()
-        (small_class.submissions / name / "lab2_mixed_precision" / "own.py").write_text(f"# {name}")
-    assert "handed in before" not in graded(small_class, labs=(1, 2))[1]
-    shutil.rmtree(small_class.submissions / "ada" / "lab1_gpu_basics")
-    small_class.hands_in("bob", text="changed")
-    said = graded(small_class, labs=(1, 2))[1]
-    assert "lab1_gpu_basics was in what ada handed in before, and is not in this submission, so it has 0 points" in said
-    assert "handed in before" not in graded(small_class, labs=(1, 2))[1], "once"
+    graded(small_class)
+    shutil.rmtree(small_class.submissions / "ada")
+    for name in ("ada", "cleo"):
+        (small_class.submissions / f"{name}.zip").write_bytes(b"PK broken")
+    graded(small_class)
+    assert [(row["status"], row["score"]) for row in grades(small_class)][::2] == [("refused", ""), ("refused", "0")]
+    code, text = review(small_class)
+    assert (code, "an earlier submission was graded" in text) == (3, True)
+    review(small_class, "--accept", "ada", "handing-in")
+    assert grades(small_class)[0]["score"] == "0"
+
+
+def test_an_override_is_for_other_files_only_while_these_count(small_class: SmallClass) -> None:
+    small_class.hands_in("ada")
+    graded(small_class)
+    time.sleep(1.1)  # moments are written in seconds
+    Book.open(small_class.out).override("ada", "lab1.memory", "1", "asked")
+    time.sleep(1.1)
+    small_class.hands_in("ada", text="changed")
+    first = small_class.grade()
+    assert [entry.criterion for entry in first.students[0].overrides_for_other_files] == ["lab1.memory"]
+    small_class.hands_in("ada")
+    assert not small_class.grade().students[0].overrides_for_other_files, "the first version is back"
