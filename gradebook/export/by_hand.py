@@ -30,6 +30,12 @@ def reports(line: Line) -> tuple[ReportResult, ...]:
     return tuple(report for report in line.result.reports if report.counts)
 
 
+def total(line: Line) -> str:
+    """The score of work that people alone grade, in words."""
+    score = line.result.score
+    return "not graded yet" if score is None else f"{points(score)} of {points(line.most)} points"
+
+
 def remarks(line: Line) -> tuple[str, ...]:
     """How points of people and what is excused enter what counts, a sentence each."""
     result, manual = line.result, shown(line)
@@ -39,7 +45,10 @@ def remarks(line: Line) -> tuple[str, ...]:
         if excuse.lab is not None and line.grade is not None
     ]
     sentences = [f"{text}." for text in sentences]
-    if manual is not None and not manual.complete:
+    if line.by_hand_alone:
+        if manual is None or not manual.complete:
+            sentences.append("People grade this, and that is not finished, so there is no score yet.")
+    elif manual is not None and not manual.complete:
         sentences.append(
             f"These are the points of checks alone: {manual.title} is graded by people, and that is not finished, so "
             "there is no score yet."

@@ -244,7 +244,10 @@ def older(class_view: view.View) -> list[str]:
 def of_manual_grading(class_view: view.View, result: ClassResult, folder: Path) -> list[str]:
     """Whose submissions people have still to grade, what that keeps back, and marks that count for nothing."""
     if not (result.manual_max or result.reports_title):
-        return []
+        init = f"{command()} manual init {shlex.quote(str(folder))}"
+        return (
+            [] if result.max_score else [f"no check gives points, so people grade this class; write a rubric: {init}"]
+        )
     return [*_to_grade(class_view, result), *marks_in_vain(class_view, result, folder)]
 
 

@@ -45,7 +45,7 @@ _INSTEAD = "An instructor gave points in its place."
 def page(line: Line, title: str, *, notes: bool = False, contact: Contact = NOBODY) -> str:
     """One student's page as self-contained HTML."""
     line = line.as_exported()
-    if line.grade is None or line.given_instead:
+    if line.grade is None or line.given_instead or line.by_hand_alone:
         return _short_page(line, title, contact)
     return html.render(
         replace(line.grade, seconds=0.0),  # else each regrade would be other feedback, and be sent again
@@ -63,7 +63,7 @@ def page(line: Line, title: str, *, notes: bool = False, contact: Contact = NOBO
 def markdown(line: Line, title: str, *, contact: Contact = NOBODY) -> str:
     """One student's feedback as Markdown."""
     line = line.as_exported()
-    if line.grade is None or line.given_instead:
+    if line.grade is None or line.given_instead or line.by_hand_alone:
         total = f": {_given_in_all(line, line.grade)}" if line.grade else ""
         blocks = [
             f"# {escaped(title)}{total}",
@@ -227,6 +227,8 @@ def _given(grade: Grade) -> tuple[str, ...]:
 
 
 def _given_in_all(line: Line, grade: Grade) -> str:
+    if line.by_hand_alone:
+        return by_hand.total(line)
     verdict = "passed" if line.passed else "not passed"
     return f"{points(grade.score)} of {points(grade.max_score)} points, {verdict}"
 
@@ -235,6 +237,8 @@ def _short_texts(line: Line) -> tuple[str, ...]:
     """All that there is to say where nothing ran, a paragraph each."""
     if line.grade is None:
         return _without_grade(line)
+    if line.by_hand_alone:
+        return (f"Student: {line.label}", *remarks(line))
     what, *more = remarks(line)
     rest = f"Everything else has 0 points. Pass at {points(line.grade.pass_score)} points."
     return (f"{line.label}: {what}", *more, *_given(line.grade), rest)

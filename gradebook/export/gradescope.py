@@ -96,6 +96,8 @@ def student_results(line: Line) -> dict[str, Any]:
     if late is not None:
         sentences += (f"{duration(late.seconds_late)} late: {deduction(late.points)}.",)
     made = results(line.grade, score=line.checks_score, remarks=sentences, ran=not line.given_instead)
+    if line.by_hand_alone:
+        made["output"] = "\n".join([f"{by_hand.total(line)}.", *sentences])
     made["tests"] += by_hand.tests(line)
     made["score"] = float(line.result.score if line.result.score is not None else line.grade.score)
     return made

@@ -42,7 +42,8 @@ def _student(line: Line, view: View, criteria: Sequence[str]) -> Iterator[str]:
     yield from (result.student, result.name, "held_back" if line.is_held_back else result.status)
     yield "" if result.score is None else points(result.score)
     yield points(view.result.max_score)
-    yield "" if result.score is None else ("yes" if line.passed else "no")
+    decided_by_checks = result.score is not None and view.result.checks_max and not line.by_hand_alone
+    yield ("yes" if line.passed else "no") if decided_by_checks else ""
     yield "" if grade is None else points(grade.score)
     yield from ("0", "") if late is None else (points(late.points), late.rule)
     rows = {} if grade is None else {row.id: row for lab in grade.labs for row in lab.criteria}

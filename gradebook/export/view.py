@@ -90,9 +90,14 @@ class Line:
         return self.grade is not None and self.result.status != "graded"
 
     @property
+    def by_hand_alone(self) -> bool:
+        """Whether no check gives any points, so that people alone grade it and nobody can pass."""
+        return self.grade is not None and not self.grade.max_score
+
+    @property
     def passed(self) -> bool:
         """By points of checks and reports, less the penalty for lateness; additional points do not count."""
-        if self.grade is None:
+        if self.grade is None or self.by_hand_alone:
             return False
         lost = self.result.late.points if self.result.late else Decimal(0)
         return self.grade.score - lost >= self.grade.pass_score

@@ -124,7 +124,8 @@ def of(gradebook: Gradebook) -> ClassResult:
         counting = [lab for lab in labs if lab.number not in {excuse.lab for excuse in line.excused}]
         line = replace(line, overrides_for_other_files=earlier.for_other_files(line, student.content))
         line = earlier.without_lost_points(line, student.content, counting, points_of)
-        lines.append(missing.waiting(line, strangers, nobodys))
+        # Nobody has 0 of 0 points, which people have not released yet.
+        lines.append(missing.waiting(line, strangers, nobodys) if result.max_score else replace(line, score=None))
     return replace(result, students=tuple(lines))
 
 
@@ -367,12 +368,12 @@ def assemble(
                     built_on=check.built_on, picture=check.picture,
                 )  # fmt: skip
     titles = {check.id: check.title for number in sorted(grades) for check in grades[number].checks}
-    latest = grades[max(grades)]
+    latest = grades[max(grades)] if grades else None  # people may grade all
     circumstances = Circumstances(
         submission=name,
         submission_sha256=content,
-        device=latest.device,
-        simulated=latest.simulated,
+        device=latest.device if latest else plan.device,
+        simulated=latest is not None and latest.simulated,
         isolation="namespaces" if all(result.isolation == "namespaces" for result in grades.values()) else "limits",
         seed=plan.seed,
         seconds=round(sum(result.seconds for result in grades.values()), 2),

@@ -262,7 +262,7 @@ class Intake:
             is_canvas = source in (_TABLE, _ROSTER) and all(part.platform == "Canvas" for part in ones)
             late = any(part.late for part in ones)
             self._tabled.append(Stamped(student.student, ones[0].label, submitted_at, late, is_canvas))
-        alone = lab_folders.without_code([entry.target for entry in submission.entries])
+        alone = lab_folders.without_code(self._names.checked(entry.target for entry in submission.entries))
         remarks = [*commits.remarks(chosen, submodules), *here, *submission.remarks, *alone]
         if chosen is not None and chosen.pushed_at is not None and source == _PUSHES:
             moment = f"{self._settings.local(chosen.pushed_at):%Y-%m-%d %H:%M %Z}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
 from gradebook.intake import platforms, zip_and_tar
@@ -36,7 +36,9 @@ def holds_labs(folder: Path) -> bool:
 
 def without_code(files: Sequence[str]) -> list[str]:
     """What to say of labs that hold no code and no report, but what programs write; nothing of others."""
-    if any(PurePath(file).suffix.lower() in (".py", ".md", "") for file in files):  # a Dockerfile has no suffix
+    if not files or any(
+        PurePath(file).suffix.lower() in (".py", ".md", "") for file in files
+    ):  # a Dockerfile has no suffix
         return []
     return [f"has no code, only {some([repr(file) for file in files], 3)}: hand in all of the lab's folder"]
 
@@ -217,6 +219,8 @@ class LabNames:
     """Those that the class grades; empty: all."""
     unreported: tuple[str, ...] = ()
     """Those for which nothing reads a report, so that no other file is one under another name."""
+    by_hand: tuple[str, ...] = ()
+    """Those that people alone grade, who read any file."""
 
     @classmethod
     def of(cls, labs: Iterable[Lab], graded: Iterable[int] = (), course: Path | None = None) -> LabNames:
@@ -225,10 +229,18 @@ class LabNames:
         chosen = [by_number[number] for number in graded if number in by_number]
         packages = tuple(lab.package for lab in chosen)
         silent = [lab.package for lab in by_number.values() if course is not None and not _has_report(course / lab.id)]
+        by_hand = tuple(lab.package for lab in by_number.values() if not lab.criteria)
+        names = cls(
+            tuple(lab.package for lab in by_number.values()), graded=packages, unreported=tuple(silent), by_hand=by_hand
+        )
         if len(chosen) != 1:
-            return cls(tuple(lab.package for lab in by_number.values()), graded=packages, unreported=tuple(silent))
+            return names
         results = course is not None and _keeps_results(course / chosen[0].id)
-        return cls(tuple(lab.package for lab in by_number.values()), packages[0], results, packages, tuple(silent))
+        return replace(names, single=packages[0], results=results)
+
+    def checked(self, targets: Iterable[str]) -> list[str]:
+        """Of files, by path below `labs`, those that people do not grade alone."""
+        return [target for target in targets if target.partition("/")[0] not in self.by_hand]
 
     def place(self, name: str) -> str:
         """The place in the lab of a file that was handed in alone: files that programs write are in `results`."""

@@ -136,8 +136,9 @@ class _Assembly:
         lost = (*self._unopened, *self._reasons)
         self._remarks += [f"{name} does not count: {clause(reason)}" for name, reason in lost]
         idle = not_counted.not_imported([entry for entry, _ in self._entries.values()], self._names)
+        checked = self._names.checked(self._entries)
         self._remarks += not_counted.remarks(
-            self._entries.keys(),
+            checked,
             self._beside,
             self._names.packages,
             idle=idle,
@@ -152,7 +153,7 @@ class _Assembly:
         readable, remarks = encodings.as_utf8(entries, self._work / "utf-8")
         not_texts = encodings.not_texts(readable)
         remarks += [*dict.fromkeys(not_texts.values()), *encodings.unfinished_merges(readable)]
-        if not_counted.is_all(self._entries, not_texts):
+        if not_counted.is_all(checked, not_texts):
             raise Undecided("; ".join([*self._remarks, *remarks, not_counted.NOTHING_ELSE]))
         return Submission(tuple(readable), (*self._remarks, *remarks))
 

@@ -240,8 +240,8 @@ class _CriterionFile:
 class _LabFile:
     title: str
     package: str
-    points: Decimal
-    criteria: tuple[str, ...]
+    points: Decimal = Decimal(0)
+    criteria: tuple[str, ...] = ()
     hours: str = ""
 
 
@@ -276,8 +276,9 @@ def load_folder(folder: Path, lab_id: str, number: int) -> Lab:
     table = reading.into(_LabFile, document)
     _require_folders(document, folder, table.criteria)
     criteria = tuple(_of_folder(folder / name, f"{lab_id}.{name}") for name in table.criteria)
+    points = _positive(document, ("points",), table.points) if criteria else table.points
     lab = Lab(
-        lab_id, number, table.title, table.package, _positive(document, ("points",), table.points), criteria,
+        lab_id, number, table.title, table.package, points, criteria,
         hours_of(document, ("hours",), table.hours),
     )  # fmt: skip
     require_sum(document, (), "the criteria", lab.points, [criterion.points for criterion in criteria])
@@ -300,8 +301,6 @@ def _require_folders(document: Document, folder: Path, names: tuple[str, ...]) -
     for file in sorted(folder.glob(f"*/{layout.CRITERION_FILE}")):
         if file.parent.name not in names:
             raise document.error(place, f"criteria lacks {file.parent.name!r}, but there is {file}")
-    if not names:
-        raise document.error(place, f"criteria = []: a lab needs a check, if only that a file is there; {_BY_PEOPLE}")
 
 
 def _of_folder(folder: Path, criterion: str) -> Criterion:
@@ -344,8 +343,9 @@ def lab_of(document: Document, lab_id: str, number: int, *place: str) -> Lab:
         _criterion(document, (*place, name), f"{lab_id}.{name.removeprefix(f'{lab_id}.')}", entry)
         for name, entry in table.criteria.items()
     )
+    points = _positive(document, (*place, "points"), table.points) if criteria else table.points
     lab = Lab(
-        lab_id, number, table.title, table.package, _positive(document, (*place, "points"), table.points), criteria,
+        lab_id, number, table.title, table.package, points, criteria,
         hours_of(document, (*place, "hours"), table.hours),
     )  # fmt: skip
     require_sum(document, place, "the criteria", lab.points, [criterion.points for criterion in criteria])

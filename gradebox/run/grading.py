@@ -198,7 +198,9 @@ class Grading:
             raise GradingError(f"there is no folder {order.submission}; name the folder to grade")
         if not any(criterion.available for lab in order.labs for criterion in lab.criteria):
             names = ", ".join(lab.option for lab in order.labs)
-            raise GradingError(f"lab {names} is not available yet: its checks are not written")
+            is_to_come = any(lab.criteria for lab in order.labs)
+            why = "is not available yet: its checks are not written" if is_to_come else "has no checks"
+            raise GradingError(f"lab {names} {why}")
 
     # --- asking -----------------------------------------------------------------------------------------------------
 

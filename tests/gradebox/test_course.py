@@ -151,7 +151,7 @@ def test_a_mistake_in_course_toml_is_named_with_its_line(old: str, new: str, sai
         ("points = 6", "points = 6\npackages = 'x'", "lab.toml:4: unknown key 'packages'; did you mean 'package'?"),
         ("points = 6", "points = 6\nnumber = 3", "lab.toml:4: unknown key 'number'"),
         ("points = 6", "points = 6\nmore = 3", "lab.toml:4: unknown key 'more'; known are title, package, points"),
-        (CRITERIA, "", "lab.toml:1: the file lacks the key 'criteria'"),
+        (CRITERIA, "", "lab.toml:1: criteria lacks 'notes', but there is basics/notes"),
         (CRITERIA, 'criteria = "numbers"', "lab.toml:4: criteria must be a list, not 'numbers'"),
         (
             CRITERIA,
@@ -172,13 +172,16 @@ def test_a_mistake_in_lab_toml_is_named_with_its_line(old: str, new: str, said: 
     assert refused("basics/lab.toml", old, new).startswith(f"basics/{said}")
 
 
-def test_a_lab_that_only_people_would_grade_is_refused_with_what_it_needs(tmp_path: Path) -> None:
+def test_a_lab_that_people_alone_grade_has_no_points_of_its_own(tmp_path: Path) -> None:
     folder = write_course(tmp_path, ("basics/lab.toml", CRITERIA, "criteria = []"))
     for name in ("numbers", "notes"):
         shutil.rmtree(folder / "basics" / name)
-    message = r"lab\.toml:4: .* needs a check, if only that a file is there; .* rubric: gradebook manual"
-    with pytest.raises(courses.ReadingError, match=message):
+    with pytest.raises(courses.ReadingError, match="points, but the criteria add up to 0"):
         courses.load(folder)
+    lab = folder / "basics" / "lab.toml"
+    lab.write_text("\n".join(line for line in lab.read_text().splitlines() if not line.startswith(("points", "crit"))))
+    lab = rubric.load_folder(folder / "basics", "basics", 1)
+    assert (lab.points, lab.criteria) == (0, ())
 
 
 @pytest.mark.parametrize(
