@@ -66,8 +66,8 @@ class HandedIn:
     people: tuple[Person, ...]
     """At least one; several of a group, where the platform names them."""
     label: str
-    kind: Literal["folder", "archive", "file", "text", "link", "empty", "repository", "lacking"]
-    """`lacking`: a platform's list has it, and its download has not."""
+    kind: Literal["folder", "archive", "file", "text", "link", "empty", "repository", "lacking", "nameless"]
+    """`lacking`: a platform's list has it, and its download has not; `nameless`: a file whose name it has not kept."""
     path: Path | None = None
     address: str | None = None
     rev: str | None = None
@@ -213,7 +213,7 @@ def _at(path: Path, zone: tzinfo | None = None) -> HandedIn | None:
     stem = zip_and_tar.stem(path.name)
     mark = platforms.mark(path.name) or (platforms.mark(stem) if stem != path.name else None)
     name, is_folder = path.name, path.is_dir()
-    kind: Literal["folder", "archive", "file", "text", "link", "empty", "repository"]
+    kind: Literal["folder", "archive", "file", "text", "link", "empty", "repository", "nameless"]
     if mark is not None and mark.kind == "info":
         is_alone = not any(other.name.startswith(f"{path.stem}_") for other in path.parent.iterdir())
         if not platforms.typed_text(path) and not is_alone:
@@ -225,6 +225,8 @@ def _at(path: Path, zone: tzinfo | None = None) -> HandedIn | None:
         kind, name = "repository", path.name.removesuffix(".git")
     elif is_folder or mark is not None:
         kind = pieces.kind_of(path)
+        if kind == "file" and mark is not None and mark.platform == "A+":
+            kind = "nameless"
     elif zip_and_tar.has_suffix(path.name):
         kind, name = "archive", stem
     elif not path.suffix and path.is_file() and pieces.kind_of(path) == "archive":
@@ -239,8 +241,9 @@ def _at(path: Path, zone: tzinfo | None = None) -> HandedIn | None:
     handles = on_blackboard or (mark.handles if mark else spelt_names.of_file(name))
     person = Person(key, handles, mark.whose if mark else "")
     when = mark.when if mark else platforms.sakai_moment(path)
+    members = tuple(Person(member, (member,)) for member in (mark.members if mark else ()))
     return HandedIn(
-        people=(person,),
+        people=members or (person,),
         label=printable(path.name, lines=False),
         kind=kind,
         path=path,

@@ -7,6 +7,7 @@ texts, caches and other code are ordinary and not named. Not for what is graded 
 
 from __future__ import annotations
 
+import ast
 import html
 import os
 import re
@@ -207,17 +208,42 @@ def what_of(file: Path, names: LabNames, *, is_beside: bool = False) -> str:
     return "is neither a zip nor a tar file; pack the labs as one of them"
 
 
-def typed_text(name: str) -> str:
-    """Of a text that was typed into a platform."""
-    return f"a text was handed in, {name!r}, which nothing here grades: a person has to read it"
+def no_files(kind: str, path: Path, name: str) -> str:
+    """What to say of something that was handed in and is no file of a lab; empty if it may be one."""
+    match kind:
+        case "text":
+            return f"a text was handed in, {name!r}, which nothing here grades: a person has to read it"
+        case "empty":
+            return f"an attempt without a file was handed in, {name!r}: hand in the labs' files"
+        case "link":
+            return _link(path, name)
+        case "nameless":
+            return (
+                f"{name!r} is {_content(path)} whose name the platform has dropped: put it under its own name into a "
+                "folder that is called as the student"
+            )
+    return ""
 
 
-def without_files(name: str) -> str:
-    """Of an attempt in which there is nothing."""
-    return f"an attempt without a file was handed in, {name!r}: hand in the labs' files"
+def _content(path: Path) -> str:
+    """What a file without a name is by what is in it."""
+    content = path.read_bytes()[:_LINK_BYTES]
+    if content.startswith(b"%PDF"):
+        return "a PDF"
+    if content.lstrip().startswith(b"{") and b'"cells"' in content:
+        return "a notebook"
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:
+        return "a file"
+    try:
+        is_code = any(not isinstance(node, ast.Expr) for node in ast.parse(text).body)
+    except (SyntaxError, ValueError):
+        is_code = False
+    return "Python code" if is_code else "a text"
 
 
-def link(path: Path, name: str) -> str:
+def _link(path: Path, name: str) -> str:
     """Of a link, and where it leads to."""
     with path.open("rb") as file:
         address = _LINK.search(html.unescape(file.read(_LINK_BYTES).decode("utf-8", "replace")))

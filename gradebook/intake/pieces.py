@@ -43,7 +43,7 @@ _UPLOADED = re.compile(r"20\d{12}_(?=[^/]+$)")
 class Piece:
     """One thing that was handed in."""
 
-    kind: Literal["folder", "archive", "file", "text", "link", "empty"]
+    kind: Literal["folder", "archive", "file", "text", "link", "empty", "nameless"]
     path: Path
     name: str
     """As people know it."""
@@ -122,16 +122,14 @@ class _Assembly:
             if piece.kind in ("folder", "archive"):
                 self._take(piece)
         self._take_files([*(piece for piece in pieces if piece.kind == "file"), *self._loose])
-        words = [not_counted.typed_text(piece.name) for piece in pieces if piece.kind == "text"]
-        words += [not_counted.without_files(piece.name) for piece in pieces if piece.kind == "empty"]
-        words += [not_counted.link(piece.path, piece.name) for piece in pieces if piece.kind == "link"]
+        words = [text for piece in pieces if (text := not_counted.no_files(piece.kind, piece.path, piece.name))]
         if not self._entries:
             count = max(len(pieces), len(self._reasons) + len(self._unopened))
             damaged = [sentence(name, reason) for name, reason in self._unopened]
             unnamed = {repr(pieces[0].name)} if count == 1 and pieces[0].kind != "file" else set()
             reasons = [*damaged, *self._why(unnamed), *words] or self._remarks
             # What was typed is for people to read, and a link may lead to what can be graded.
-            kind = Undecided if {"text", "link"} & {piece.kind for piece in pieces} else Refused
+            kind = Undecided if {"text", "link", "nameless"} & {piece.kind for piece in pieces} else Refused
             raise kind("; ".join(reasons) or f"holds no file in {self._names.example}: hand in all that is in it")
         lost = (*self._unopened, *self._reasons)
         self._remarks += [f"{name} does not count: {clause(reason)}" for name, reason in lost]

@@ -17,6 +17,7 @@ Gradescope's export names them in a file of its own, see `load_export`. Not for 
 | `Lab 1_al001_attempt_2026-03-01-23-59-00_labs.zip` | Blackboard: column, login, moment; the last attempt counts |
 | `Lab 1_al001_attempt_2026-03-01-23-59-00.txt` | Blackboard's own: who, when, and a text if one was typed |
 | `ada@uni.example_10_labs.zip` | Autolab: address, version, file; the last version counts |
+| `123456+987654_file1_submission2` | A+: numbers of all members, file, version; the file's name is lost |
 | `[1] - ada - walks.py`, `[1] - ada - prompt_0.txt` | edX: number of the assignment, login, file or text |
 | `7-42 - Ada Lovelace - Mar 1, 2026 1159 PM/` | Brightspace: numbers of user and submission, name, moment |
 
@@ -56,6 +57,8 @@ _AUTOLAB = re.compile(r"(?!annotated_)(?P<address>[^@\s]+@[^@\s_]+)_(?P<version>
 """https://github.com/autolab/Autolab: `Submission#handin_filename`, read in November 2026; a domain has no `_`."""
 _EDX = re.compile(r"\[(?:\d+|x)\] - (?P<login>\S+) - (?:(?P<text>prompt_\d+\.txt)|(?P<rest>.+))", re.DOTALL)
 """https://github.com/openedx/edx-ora2: `OraDownloadData`, read in November 2026."""
+_APLUS = re.compile(r"(?P<numbers>\d+(?:\+\d+)*)_file\d+_submission(?P<version>\d+)")
+"""https://github.com/apluslms/a-plus, pull request 1407."""
 _CLOCK = re.compile(r"(\d{1,2})[:.]?(\d\d) ([AP]M)")
 _TYPED = re.compile(r"Submission Field:\s*(?P<text>.*?)\s*(?:Comments:|Files:|$)", re.DOTALL)
 _NOTHING_TYPED = "There is no student submission text data"
@@ -70,7 +73,7 @@ _CANVAS_ANONYMOUS = re.compile(
 class Mark:
     """What a platform's name says."""
 
-    platform: Literal["Canvas", "Moodle", "Blackboard", "Brightspace", "Autolab", "edX"]
+    platform: Literal["Canvas", "Moodle", "Blackboard", "Brightspace", "Autolab", "edX", "A+"]
     key: str
     """The same for everything that one student or group handed in."""
     handles: tuple[str, ...]
@@ -87,6 +90,8 @@ class Mark:
     """The moment in words that `moments.parse` reads; of two attempts, the later one counts."""
     version: str = ""
     """Its number, where attempts have one instead of a moment."""
+    members: tuple[str, ...] = ()
+    """Who handed it in, if it names several."""
 
 
 def mark(name: str) -> Mark | None:
@@ -124,6 +129,12 @@ def mark(name: str) -> Mark | None:
         return Mark(
             platform="edX", key=login, handles=(login,), kind="text" if match["text"] else "file", whose="",
             name=match["rest"] or "",
+        )  # fmt: skip
+    if match := _APLUS.fullmatch(name):
+        numbers = tuple(match["numbers"].split("+"))
+        return Mark(
+            platform="A+", key=match["numbers"], handles=numbers[:1], kind="file", whose="", version=match["version"],
+            members=numbers,
         )  # fmt: skip
     match = _CANVAS.fullmatch(name)
     handles: tuple[str, ...]

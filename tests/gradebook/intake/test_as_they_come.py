@@ -354,7 +354,26 @@ def test_the_folder_of_an_edx_download_has_one_submission_for_each_login(downloa
 
 
 def test_files_that_are_called_as_nobody_are_named_with_what_to_do(downloads: Downloads) -> None:
-    """As in a download of A+, where the files have lost their names."""
-    downloads.put("123456+987654_file1_submission1")
-    with pytest.raises(IntakeError, match=r"only '123456\+987654_file1_submission1'\. Put what each .* in the roster"):
-        downloads.take(roster="student\n123456\n")
+    downloads.put("123456_walks.py")
+    with pytest.raises(IntakeError, match=r"only '123456_walks\.py'\. Put what each .* in the roster"):
+        downloads.take(roster="student\n654321\n")
+
+
+def test_files_of_a_plus_have_lost_their_names_and_are_named_for_what_they_are(downloads: Downloads) -> None:
+    downloads.put("11_file1_submission1", b"def walk():\n    return 1\n")
+    downloads.put("11_file1_submission2", b"def walk():\n    return 2\n")
+    downloads.put("22+33_file1_submission1", b"%PDF-1.7\n")
+    downloads.put("44_file1_submission10", b'{"cells": []}')
+    downloads.put("44_file2_submission10", b"We compare two ways.\n")
+    downloads.put("info.csv", b"StudentID\n11\n")
+    downloads.pack("labs.zip", {f"{LAB}/benchmark.py": b"x = 1"}).rename(downloads.folder / "55+66_file1_submission1")
+    students = downloads.take(roster="student\n" + "".join(f"{number}{number}\n" for number in range(1, 7)))
+    assert {key: student.status for key, student in students.items()} == {
+        **dict.fromkeys(("11", "22", "33", "44"), "undecided"), "55": "taken", "66": "taken",
+    }  # fmt: skip
+    assert "'11_file1_submission2' is Python code whose name the platform has dropped" in students["11"].reason
+    assert "submission1" not in students["11"].reason
+    assert "is a PDF" in students["33"].reason
+    assert "is a notebook" in students["44"].reason
+    assert "is a text" in students["44"].reason
+    assert downloads.files(students["66"]) == {f"{LAB}/benchmark.py": b"x = 1"}
