@@ -14,6 +14,13 @@ from gradebook.export.view import View
 from gradebook.text_files import some
 from gradebox.common.texts import printable
 
+_EXPLAINED = {
+    ("check",): "Checks that need review score 0 for now.",
+    ("note",): "Notes cost no points by themselves.",
+    ("refused",): "A refused submission has 0 points; inform its student.",
+    ("withheld", "partly", "unfetched"): "Who has no score yet is in no export.",
+}
+"""What each kind of open decision means for points."""
 _WIDTH = 110
 _LONGEST = 600
 
@@ -43,11 +50,9 @@ def text(view: View, folder: Path) -> str:
         open_work = view.waiting or view.broken
         return "\n\n".join([*blocks, *([] if open_work else ["nothing is open"]), *_by_hand(view, folder)])
     students, open_ = len({group.line.student for group in groups}), len(view.open)
-    blocks.append(
-        f"{open_} decision{'' if open_ == 1 else 's'} about {students} student{'' if students == 1 else 's'} open. "
-        "Checks that need review score 0 for now. Notes cost no points by themselves. A refused submission has 0 "
-        "points; inform its student. A score that is withheld, or of work that could not be fetched, is in no export."
-    )
+    count = f"{open_} decision{'' if open_ == 1 else 's'} about {students} student{'' if students == 1 else 's'} open."
+    kinds = {item.kind for item in view.open}
+    blocks.append(" ".join([count, *(text for of, text in _EXPLAINED.items() if kinds & {*of})]))
     return "\n\n".join([*blocks, *_by_hand(view, folder)])
 
 

@@ -104,7 +104,8 @@ def test_feedback_of_an_earlier_run_does_not_stay(tmp_path: Path) -> None:
 
 def test_the_list_of_reviews_ends_with_code_3_as_long_as_something_is_open(book: Path) -> None:
     text = gpulabs("review", book, code=3)
-    assert "4 decisions about 2 students open" in text
+    assert "4 decisions about 2 students open. Checks that need review score 0 for now. Notes cost no points" in text
+    assert "refused" not in text, "only what is open is explained"
     gpulabs("review", book, "--accept", "ada", "all")
     gpulabs("review", book, "--accept", "bob", "lab1.memory")
     assert "1 decision about 1 student open." in gpulabs("review", book, code=3)
