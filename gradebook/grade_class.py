@@ -11,7 +11,6 @@ import shlex
 import shutil
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from datetime import UTC
 from pathlib import Path
 
 from rich.console import Console
@@ -334,12 +333,13 @@ class _Run:
         why.setdefault(student.reason, []).append(student.student)
         if earlier is None or earlier.content is None or not self._store.path(earlier.content).is_dir():
             return student
-        when = f" of {earlier.taken_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC" if earlier.taken_at else ""
+        read_at = earlier.taken_at and self.settings.local(earlier.taken_at)
+        when = f"that were read on {read_at:%Y-%m-%d %H:%M %Z}" if read_at else "of an earlier run"
         commit = f" (commit {earlier.commit[:10]})" if earlier.commit else ""
         return replace(
             student,
             status="kept",
-            reason=f"{student.reason}; what was taken in{when or ' before'}{commit} counts",
+            reason=f"{student.reason}; the files {when}{commit} count",
             submitted_at=student.submitted_at or earlier.submitted_at,
             commit=earlier.commit,
             content=earlier.content,

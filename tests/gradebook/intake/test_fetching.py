@@ -233,8 +233,8 @@ def test_the_last_good_content_goes_on_counting_and_it_is_said(listed: Listed, a
         assert (now.score, now.commit, now.submitted_at) == (before.score, before.commit, before.submitted_at)
         assert now.outdated
         assert before.commit is not None
-        assert f"(commit {before.commit[:10]}) counts" in now.reason
-        assert "what was taken in of 20" in now.reason
+        assert f"(commit {before.commit[:10]}) count" in now.reason
+        assert "; the files that were read on 20" in now.reason
     assert now.reason in (listed.small.out / "exports" / "grades.csv").read_text()
     assert len(listed.small.graded) == 1
     ada.folder.with_name("away").rename(ada.folder)
