@@ -37,6 +37,7 @@ _WITHHELD = (
     "No submission has been found under your name. Some submissions match nobody in the class, and the course staff is "
     "looking for their owners. Send them the name that you submitted under."
 )
+_WAITS = "There is no score yet: the course staff has to decide whether this is all of your work."
 _HELD_BACK = "Your result is not released yet. The course staff will contact you; you need not do anything."
 _ZERO = "So far this counts 0 points."
 _INSTEAD = "An instructor gave points in its place."
@@ -103,7 +104,8 @@ def remarks(line: Line) -> tuple[str, ...]:
     at = f" of {_moment(time)}" if time else ""
     graded = (*((f"Graded: commit {commit[:10]}{at}.",) if commit else ()), *_when(line))
     noted = (f"Note: {line.result.reason}.",) if line.result.reason else ()
-    return graded + _together(line) + noted + by_hand.remarks(line)
+    waits = (_WAITS,) if line.result.withheld and line.result.score is None else ()
+    return graded + _together(line) + noted + waits + by_hand.remarks(line)
 
 
 def _moment(time: datetime) -> str:

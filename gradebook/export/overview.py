@@ -23,6 +23,7 @@ _WORDS = {
     "undecided": "refused until somebody decides which work counts: the 0 is withheld",
     "refused": "refused: 0 points until they hand in again",
     "withheld": "handed in nothing under their name: the 0 is withheld",
+    "incomplete": "work may be missing: no score until somebody decides",
     "missing": "handed in nothing: 0 points",
     "waiting": "not graded yet: the run was stopped",
     "by_hand": "not graded by hand to the end: no score until they are",
@@ -169,6 +170,10 @@ def _kind(line: Line) -> str | None:
         if result.score is None and result.status in ("missing", "refused"):
             return "withheld" if result.status == "missing" else "undecided"
         return result.status
+    if result.withheld and result.score is None:
+        return "incomplete"
+    if line.by_hand_alone and result.score is None:
+        return "by_hand"
     if any(not report.complete for report in result.reports):
         return "by_hand"
     if any(not report.released for report in result.reports):

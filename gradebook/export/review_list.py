@@ -50,9 +50,9 @@ def text(view: View, folder: Path) -> str:
         open_work = view.waiting or view.broken
         return "\n\n".join([*blocks, *([] if open_work else ["nothing is open"]), *_by_hand(view, folder)])
     students, open_ = len({group.line.student for group in groups}), len(view.open)
-    count = f"{open_} decision{'' if open_ == 1 else 's'} about {students} student{'' if students == 1 else 's'} open."
+    head = f"{open_} decision{'' if open_ == 1 else 's'} about {students} student{'' if students == 1 else 's'} open."
     kinds = {item.kind for item in view.open}
-    blocks.append(" ".join([count, *(text for of, text in _EXPLAINED.items() if kinds & {*of})]))
+    blocks.append(" ".join([head, *(text for of, text in _EXPLAINED.items() if kinds & {*of})]))
     return "\n\n".join([*blocks, *_by_hand(view, folder)])
 
 

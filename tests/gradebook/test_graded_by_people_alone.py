@@ -76,6 +76,8 @@ def test_a_course_without_checks_is_graded_by_hand_and_exported(
     assert {(row["score"], row["passed"]) for row in rows(exports / "grades.csv")} == {("", "")}, "nobody has 0 of 0"
     assert len(rows(exports / "canvas.csv")) == 1
 
+    assert "not graded by hand to the end" in (exports / "class.html").read_text()
+
     manual = folder / "out" / "manual_grading"
     run("manual", "init", "out")
     (manual / "rubric.toml").write_text(RUBRIC.format(released="true"))

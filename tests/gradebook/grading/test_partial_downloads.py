@@ -234,6 +234,9 @@ def test_if_only_a_part_comes_again_the_score_waits_for_a_person(small_class: Sm
         ada, _ = graded(small_class, labs=(1, 2))[0].students
         assert f"{part} was in an earlier submission, with 20 points for the lab instead of" in ada.reason
         assert [row["score"] for row in grades(small_class)] == ["", "40"]
+    exports = small_class.out / "exports"
+    assert "There is no score yet" in (exports / "feedback" / "ada.md").read_text()
+    assert "work may be missing: no score until somebody decides" in (exports / "class.html").read_text()
     code, text = review(small_class)
     assert (code, "a part is missing" in text) == (3, True)
     earlier = small_class.out / ada.earlier[0]
@@ -241,6 +244,7 @@ def test_if_only_a_part_comes_again_the_score_waits_for_a_person(small_class: Sm
     assert (earlier / "ada.py").is_file()
     review(small_class, "--accept", "ada", "handing-in")
     assert 20 <= float(grades(small_class)[0]["score"]) < 40
+    assert "There is no score yet" not in (exports / "feedback" / "ada.md").read_text()
     shutil.copytree(earlier, folders[0] / part.partition("/")[0], dirs_exist_ok=True)
     assert graded(small_class, labs=(1, 2))[0].students[0].score == 40
 
