@@ -55,7 +55,7 @@ class Task:
     content: str
     """SHA-256 of the submission, which names it."""
     students: tuple[str, ...]
-    """Who handed it in; for people only."""
+    """The keys of who handed it in."""
     folder: Path
     """Where the labs lie."""
     labs: tuple[int, ...]
@@ -72,11 +72,13 @@ class Task:
     """Wall time it may take."""
     retry: bool = False
     """A second look on a quiet machine, because checks needed review on a busy one."""
+    names: tuple[str, ...] = ()
+    """What people call the students, if not by their keys."""
 
     @property
     def label(self) -> str:
         """For people: who handed it in."""
-        first, *others = self.students
+        first, *others = self.names or self.students
         return f"{first} (and {len(others)} with the same content)" if others else first
 
 

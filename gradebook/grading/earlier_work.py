@@ -6,7 +6,8 @@ Not for the last run alone (`run_before.py`), nor for zeros that wait (`missing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import functools
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
@@ -32,6 +33,14 @@ class EarlierWork:
     """Students, by the keys of their run, with a submission and when it was graded; in the order of time."""
     folder: Path
     """The class's."""
+
+    @functools.cached_property
+    def _of(self) -> Mapping[str, Sequence[tuple[str, datetime]]]:
+        """By student: submissions, and when they were graded."""
+        by_student: dict[str, list[tuple[str, datetime]]] = {}
+        for student, content, at in self.gradings:
+            by_student.setdefault(student, []).append((content, at))
+        return by_student
 
     def nobodys(self, students: Sequence[Student], former: Collection[str]) -> list[str]:
         """Names under which something was handed in that counts for nobody now.
@@ -64,7 +73,7 @@ class EarlierWork:
             labs: those that count for the student.
             points_of: reads the gradebook.
         """
-        before = dict.fromkeys(other for key, other, _ in self.gradings if key == line.student and other != content)
+        before = dict.fromkeys(other for other, _ in self._of.get(line.student, ()) if other != content)
         if not before or line.score is None or line.status not in ("graded", "refused"):
             return line
         if content is None:
@@ -119,7 +128,7 @@ class EarlierWork:
         for override in line.overrides:
             if override.at is None or line.taken_at is None or override.at >= line.taken_at:
                 continue
-            then = [other for key, other, at in self.gradings if key == line.student and at <= override.at]
+            then = [other for other, at in self._of.get(line.student, ()) if at <= override.at]
             if not then or then[-1] != content:
                 texts.append(override)
         return tuple(texts)

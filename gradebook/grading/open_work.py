@@ -38,7 +38,8 @@ class OpenWork:
         self._students: dict[str, list[str]] = {}
         for student in students:
             if student.content is not None:
-                self._students.setdefault(student.content, []).append(with_name(student.student, student.name))
+                self._students.setdefault(student.content, []).append(student.student)
+        self._names = {student.student: with_name(student.student, student.name) for student in students}
         self._shared: Shared | None = None
 
     def shared_tasks(self) -> list[Task]:
@@ -113,6 +114,7 @@ class OpenWork:
         return Task(
             content=content,
             students=tuple(self._students[content]),
+            names=tuple(self._names[student] for student in self._students[content]),
             folder=self._store.path(content).resolve(),
             labs=plan.labs,
             criteria=criteria,
