@@ -120,7 +120,7 @@ class Book:
         entries = [entry for key in keys for entry in decisions.accept(self.view, self.folder, key, criterion, by)]
         count = sum(len(entry.items) for entry in entries)
         names = dict.fromkeys(entry.criterion for entry in entries)
-        return f"accepted {count} things of {self._called(keys)} in {', '.join(names)}"
+        return f"accepted {count} thing{'' if count == 1 else 's'} of {self._called(keys)} in {', '.join(names)}"
 
     def excuse(self, student: str, lab: str, reason: str, by: str = "") -> str:
         """Let a student, or everybody in a team, off a lab, or `all`; says what was done. Raises `ValueError`."""
