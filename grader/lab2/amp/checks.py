@@ -203,7 +203,7 @@ class TestAmp:
         elapsed = run.elapsed_seconds
         require_between(
             result["seconds"],
-            (0.8 if epochs > ONE_EPOCH else 0.4) * elapsed,  # two of three epochs take less; right styles 0.97 and 0.85
+            (0.8 if epochs > ONE_EPOCH else 0.4) * elapsed,  # two of three take less; right styles 0.97
             1.02 * elapsed,
             what=f"{what}, called while the device still worked on something else: seconds",
             show=seconds,

@@ -212,9 +212,9 @@ def calls(generator: InputGenerator) -> list[Call]:
     """
     batch, steps = 2 * generator.integer(1, 3), generator.shuffled((2, 4))[0]
     first, second = generator.shuffled(KINDS)
-    made: list[Call] = [
+    sizes = [2, 1] if second == "strong" else [1]  # one process shares nothing
+    return [
         {"world_sizes": [2, 1], "kind": first, "batch_size": batch, "steps": steps, "device": "cuda"},
+        {"world_sizes": sizes, "kind": second, "batch_size": batch, "steps": 1, "device": "cuda"},
+        {"world_sizes": [1], "kind": "weak", "batch_size": batch, "steps": 1, "device": "cpu"},
     ]
-    if second == "strong":  # one process has all samples of a batch: nothing is seen to be shared
-        made.append({"world_sizes": [2, 1], "kind": second, "batch_size": batch, "steps": 1, "device": "cuda"})
-    return [*made, {"world_sizes": [1], "kind": "weak", "batch_size": batch, "steps": 1, "device": "cpu"}]
