@@ -38,6 +38,7 @@ _WITHHELD = (
     "looking for their owners. Send them the name that you submitted under."
 )
 _WAITS = "There is no score yet: the course staff has to decide whether this is all of your work."
+_NO_SCORE = "no score yet"
 _HELD_BACK = "Your result is not released yet. The course staff will contact you; you need not do anything."
 _ZERO = "So far this counts 0 points."
 _INSTEAD = "An instructor gave points in its place."
@@ -57,6 +58,7 @@ def page(line: Line, title: str, *, notes: bool = False, contact: Contact = NOBO
         late=line.result.late,
         reviewed=_reviewed(line, line.grade),
         notes=notes,
+        verdict=_NO_SCORE if line.waits else "",
         contact=contact,
     )
 
@@ -84,8 +86,9 @@ def markdown(line: Line, title: str, *, contact: Contact = NOBODY) -> str:
             f"points that were earned {'is' if late.points == 1 else 'are'} deducted{rule}."
         )
     text = grade_markdown(
-        line.grade, title, score=score, passed=line.passed, head=head, reviewed=_reviewed(line, line.grade)
-    )
+        line.grade, title, score=score, passed=line.passed, head=head, reviewed=_reviewed(line, line.grade),
+        verdict=_NO_SCORE if line.waits else "",
+    )  # fmt: skip
     return printable("\n\n".join([text.rstrip("\n"), *by_hand.markdown(line), *help_blocks(contact)]) + "\n")
 
 
@@ -104,7 +107,7 @@ def remarks(line: Line) -> tuple[str, ...]:
     at = f" of {_moment(time)}" if time else ""
     graded = (*((f"Graded: commit {commit[:10]}{at}.",) if commit else ()), *_when(line))
     noted = (f"Note: {line.result.reason}.",) if line.result.reason else ()
-    waits = (_WAITS,) if line.result.withheld and line.result.score is None else ()
+    waits = (_WAITS,) if line.waits else ()
     return graded + _together(line) + noted + waits + by_hand.remarks(line)
 
 
@@ -136,6 +139,7 @@ def grade_markdown(
     passed: bool | None = None,
     head: Collection[str] = (),
     reviewed: Collection[str] = (),
+    verdict: str = "",
 ) -> str:
     """A grade as Markdown: the result, what to fix, a table of criteria, and every check that did not pass.
 
@@ -146,8 +150,9 @@ def grade_markdown(
         passed: with that score.
         head: paragraphs above the table.
         reviewed: checks that needed review, and that an instructor has accepted as they are.
+        verdict: what is said instead of whether it is passed.
     """
-    verdict = "passed" if (grade.passed if passed is None else passed) else "not passed"
+    verdict = verdict or ("passed" if (grade.passed if passed is None else passed) else "not passed")
     score = grade.score if score is None else score
     blocks = [
         f"# {escaped(title)}: {points(score)} of {points(grade.max_score)} points, {verdict}",

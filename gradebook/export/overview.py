@@ -170,7 +170,7 @@ def _kind(line: Line) -> str | None:
         if result.score is None and result.status in ("missing", "refused"):
             return "withheld" if result.status == "missing" else "undecided"
         return result.status
-    if result.withheld and result.score is None:
+    if line.waits:
         return "incomplete"
     if line.by_hand_alone and result.score is None:
         return "by_hand"

@@ -90,6 +90,11 @@ class Line:
         return self.grade is not None and self.result.status != "graded"
 
     @property
+    def waits(self) -> bool:
+        """Whether there is no score until somebody decides whether this is all of the work."""
+        return self.result.withheld and self.result.score is None
+
+    @property
     def by_hand_alone(self) -> bool:
         """Whether no check gives any points, so that people alone grade it and nobody can pass."""
         return self.grade is not None and not self.grade.max_score

@@ -44,6 +44,7 @@ def render(
     notes: bool = True,
     progress: Progress | None = None,
     partial: bool = False,
+    verdict: str = "",
     then: str = "",
     hints: Mapping[str, Hint] = _NO_HINTS,
     more: Markup = _NOTHING,
@@ -61,6 +62,7 @@ def render(
         notes: show what the sandbox noticed, which is for the instructor's eyes.
         progress: what changed since the last run.
         partial: these are some criteria of a lab, so that nothing is said about passing it.
+        verdict: what is said instead of whether it is passed.
         then: the command that says what to do next, where the page should say it.
         hints: of checks, by id; each hint of a failed check is behind a click, the next within the one before.
         more: sections before those of the labs.
@@ -80,6 +82,7 @@ def render(
             harmless=harmless_reasons(grade.integrity),
             progress=progress,
             partial=partial,
+            verdict=verdict,
             then=then,
             hints=_hints(grade, hints),
             step_names=STEP_NAMES,

@@ -238,7 +238,10 @@ def test_if_only_a_part_comes_again_the_score_waits_for_a_person(small_class: Sm
         assert f"{part} was in an earlier submission, with 20 points for the lab instead of" in ada.reason
         assert [row["score"] for row in grades(small_class)] == ["", "40"]
     exports = small_class.out / "exports"
-    assert "There is no score yet" in (exports / "feedback" / "ada.md").read_text()
+    feedback = (exports / "feedback" / "ada.md").read_text()
+    assert "There is no score yet" in feedback
+    assert feedback.splitlines()[0].endswith("points, no score yet")
+    assert '<span class="verdict">no score yet</span>' in (exports / "feedback" / "ada.html").read_text()
     assert "work may be missing: no score until somebody decides" in (exports / "class.html").read_text()
     code, text = review(small_class)
     assert (code, "a part is missing" in text) == (3, True)
