@@ -124,6 +124,7 @@ def test_a_process_that_stands_in_the_kernel_does_not_hold_the_report_up(monkeyp
         os.close(writer)
         watched = watchdog.Watched(record=Record(rank=0), process=process, pipe=reader, log=watchdog._log())
         process.send_signal(signal.SIGSTOP)  # nor does it hear SIGUSR1
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)  # else it may hear that one first
         watchdog.Watchdog(SurvivingStore(within(serve())), stage_seconds=1, show=False)._end(watched, "hung", "no end")
         assert watched.over
         assert "waits in the kernel" in watched.record.detail
