@@ -1,5 +1,5 @@
-"""What a submission's source reaches for that no lab needs: frames, the heap, code objects, the grader, `exec`; and
-files that are not plain Python.
+"""What a submission's source reaches for that no lab needs: frames, the heap, code objects, the grader, `exec`, private
+names of libraries; and files that are not plain Python.
 
 Reads Python files in the judge as text and never runs them. A bell, not a wall: it misses code that is written
 another way, and it may find innocent code. It covers what the audit hook (`sandbox/audit.py`) cannot see, because
@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 
 from gradebox.course.course import Course
 from gradebox.course.rubric import Lab
-from gradebox.run import chance
+from gradebox.run import chance, private_names
 from gradebox.run.grade import IntegrityNote
 from gradebox.sandbox import devices
 
@@ -27,11 +27,6 @@ _INSIDES = frozenset(("__subclasses__", "__globals__", "__code__", "__closure__"
                      "memmap", "open_memmap"))  # fmt: skip
 _OF_MEMORY = frozenset(("__array_interface__", "__array_struct__"))
 """What a class of the submission's may have, by which NumPy reads and writes at any address."""
-_UNSEEN = frozenset(("_disable_current_modes", "_disable_infra_mode", "_pop_mode", "_pop_mode_temporarily",
-                     "_pop_torch_dispatch_stack", "_get_current_dispatch_mode_stack", "_get_dispatch_stack_at",
-                     "_DisableTorchDispatch", "_ExcludeDispatchKeyGuard", "_AutoDispatchBelowAutograd",
-                     "_AutoDispatchBelowADInplaceOrView"))  # fmt: skip
-"""Of PyTorch: by these code computes and copies where nobody who watches its dispatcher sees it."""
 _HEAP = frozenset(("gc.get_objects", "gc.get_referrers", "gc.get_referents"))
 _MODULES = frozenset(("sys.modules", "sys.meta_path", "sys.path_hooks", "sys.addaudithook", "sys.monitoring"))
 _NAMES = frozenset(("exec", "eval", "compile"))
@@ -73,7 +68,8 @@ def notes(files: Mapping[str, bytes], labs: tuple[Lab, ...], course: Course) -> 
             detail = f"{path} is not plain UTF-8 Python: {tree}"
             by_place[path, ""] = IntegrityNote("source", detail, path, check)
             continue
-        for line, what in _unusual(tree, ours):
+        of_libraries = ((line, f"{name}, a private name") for line, name in private_names.named(tree))
+        for line, what in (*_unusual(tree, ours), *of_libraries):
             note = IntegrityNote("source", f"{path} names {what}", f"{path}:{line}", check)
             by_place.setdefault((path, what), note)
         if (decision := chance.decision(tree)) is not None:
@@ -128,13 +124,13 @@ def _unusual(tree: ast.Module, packages: frozenset[str]) -> Iterator[tuple[int, 
         match node:
             case ast.Call(func=ast.Name(id=name)) if name in _NAMES:
                 yield node.lineno, f"{name}()"
-            case ast.Attribute(attr=name) if name in _FRAMES | _INSIDES | _UNSEEN:
+            case ast.Attribute(attr=name) if name in _FRAMES | _INSIDES:
                 yield node.lineno, name
-            case ast.Constant(value=str(name)) if name in _FRAMES | _INSIDES | _UNSEEN:
+            case ast.Constant(value=str(name)) if name in _FRAMES | _INSIDES:
                 yield node.lineno, name
             case ast.BinOp(op=ast.Add()) | ast.JoinedStr() | ast.Call():
-                name = _put_together(node)
-                if name in _FRAMES | _INSIDES | _UNSEEN | packages:
+                name = private_names.put_together(node)
+                if name in _FRAMES | _INSIDES | packages:
                     yield node.lineno, f"{name}, put together of parts"
             case ast.FunctionDef(name=name) | ast.Name(id=name, ctx=ast.Store()) if name in _OF_MEMORY:
                 yield node.lineno, name
@@ -152,31 +148,7 @@ def _unusual(tree: ast.Module, packages: frozenset[str]) -> Iterator[tuple[int, 
                 if module.partition(".")[0] in packages or module in _LOADERS or _INSIDES & set(module.split(".")):
                     yield node.lineno, f"import {module}"
                 for alias in names:
-                    if alias.name in _UNSEEN | _INSIDES:
+                    if alias.name in _INSIDES:
                         yield node.lineno, alias.name
                     if f"{module}.{alias.name}" in _HEAP | _MODULES:
                         yield node.lineno, f"{module}.{alias.name}"
-
-
-_DEEPEST = 40
-"""Of what is put together: names are short."""
-
-
-def _put_together(node: ast.expr, depth: int = 0) -> str:
-    """The text that an expression makes of constants; with a NUL in it where it is made of something else."""
-    if depth < _DEEPEST:
-        match node:
-            case ast.Constant(value=str(text)):
-                return text
-            case ast.BinOp(left=left, op=ast.Add(), right=right):
-                return _put_together(left, depth + 1) + _put_together(right, depth + 1)
-            case ast.JoinedStr(values=parts):
-                return "".join(_put_together(part, depth + 1) for part in parts)
-            case ast.FormattedValue(value=value):
-                return _put_together(value, depth + 1)
-            case ast.Call(
-                func=ast.Attribute(value=ast.Constant(value=str(between)), attr="join"),
-                args=[ast.List(elts=parts) | ast.Tuple(elts=parts)],
-            ):
-                return between.join(_put_together(part, depth + 1) for part in parts)
-    return "\0"

@@ -40,7 +40,7 @@ def notes(text: str, path: str = "lab1_gpu_basics/benchmark.py") -> tuple[Integr
         ("from mmap import ACCESS_WRITE, mmap", "import mmap"),
         ("numpy.memmap('file', mode='w+')", "memmap"),
         ("from torch.utils._python_dispatch import _disable_current_modes", "_disable_current_modes"),
-        ("torch._C._DisableTorchDispatch()", "_DisableTorchDispatch"),
+        ("import torch\ntorch._C._DisableTorchDispatch()", "_DisableTorchDispatch"),
         ("getattr(frame, 'f_back')", "f_back"),
         ("getattr(frame, 'f_' + 'ba' + 'ck')", "f_back, put together"),
         ("getattr(frame, f'f_{\"back\"}')", "f_back, put together"),
@@ -49,6 +49,19 @@ def notes(text: str, path: str = "lab1_gpu_basics/benchmark.py") -> tuple[Integr
         ("numpy.ctypeslib", "ctypeslib"),
         ("from numpy.lib.stride_tricks import as_strided", "import numpy.lib.stride_tricks"),
         ("class Bytes:\n    __array_interface__ = {}", "__array_interface__"),
+        (
+            "import torch\ntorch._C._dispatch_tls_set_dispatch_key_excluded(key, True)",
+            " _C._dispatch_tls_set_dispatch_key_excluded,",
+        ),
+        ("import torch.distributed as dist\ndist.distributed_c10d._world.pg_map.clear()", "_world.pg_map.clear,"),
+        ("from torch.distributed import distributed_c10d as c\nc._world = c", "_world,"),
+        ("import torch\nt = torch\nt._C.x", "_C.x,"),
+        ("__import__('torch')._C", "_C,"),
+        ("import importlib as i\ni.import_module('torch._C')", "_C,"),
+        ("from torch.distributed.distributed_c10d import _world", "_world,"),
+        ("import torch._dynamo.eval_frame", "_dynamo.eval_frame"),
+        ("import torch\ngetattr(torch, '_' + 'C')", "_C,"),
+        ("import torch\nvars(torch)['_C']", "_C,"),
     ],
 )
 def test_reaching_for_the_grader_is_noted_with_its_line(text: str, named: str) -> None:
@@ -69,6 +82,13 @@ def test_reaching_for_the_grader_is_noted_with_its_line(text: str, named: str) -
         "not python at all (",
         "x = 'vgpu'",
         "'a' + " * 99 + "'b'",
+        "import torch\ntorch.amp.GradScaler()._found_inf_per_device(optimizer)",
+        "import os\nos._exit(1)",
+        "point._replace(x=1)",
+        "import torch\ntorch._foreach_mul_(parameters, 2)",
+        "for _, x in rows:\n    print(x['_total'], name + '_total')\nrows['_total'] = 1",
+        "from .ranks import _helper\n_helper()",
+        "from labs.lab3_distributed import ranks\nranks._helper()",
     ],
 )
 def test_ordinary_source_is_not_noted(text: str) -> None:
@@ -115,7 +135,7 @@ def test_one_file_without_end_gives_a_limited_number_of_notes() -> None:
 
 def test_the_reference_and_every_correct_style_leave_no_note() -> None:
     labs = COURSE.labs
-    for folder in (ROOT / "solutions", *(ROOT / "tests" / "scenarios").glob("lab*/variants/*")):
+    for folder in (ROOT / "solutions", *(ROOT / "tests" / "scenarios").glob("*/variants/*")):
         files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*.py")}
         assert source_scan.notes(files, labs, COURSE) == (), folder
 
