@@ -8,10 +8,11 @@ from __future__ import annotations
 import builtins
 import contextlib
 import errno
+import itertools
 import os
 import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -30,33 +31,34 @@ GPU_TIMEOUT_SECONDS = 30.0
 
 
 class Indexed(Dataset[tuple[Tensor, Tensor]]):
-    """Samples by number, which fail where they are told to."""
+    """Samples by number."""
 
-    def __init__(
-        self,
-        inputs: Tensor,
-        targets: Tensor,
-        *,
-        broken: int | None = None,
-        damage: str = "damaged",
-        error: str = "LookupError",
-    ) -> None:
+    def __init__(self, inputs: Tensor, targets: Tensor) -> None:
         # Cut up once: to index a tensor for each sample takes longer than all else that is done with it.
         self._samples = list(zip(inputs.unbind(), targets.unbind(), strict=True))
-        self.broken, self.damage, self.error = broken, damage, error
 
     def __len__(self) -> int:
         return len(self._samples)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        if index == self.broken:
-            raise getattr(builtins, self.error)(f"sample {index} is {self.damage}")
         return self._samples[index]
 
 
 def half_squares(outputs: Tensor, targets: Tensor) -> Tensor:
     """Half the squared distance, mean over samples."""
     return 0.5 * (outputs - targets).square().sum(dim=1).mean()
+
+
+def failing_loss(at: int, message: str, error: str) -> Callable[[Tensor, Tensor], Tensor]:
+    """`half_squares`, of which the call number `at` and all later ones raise this built-in exception."""
+    calls = itertools.count(1)
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        if next(calls) >= at:
+            raise getattr(builtins, error)(message)
+        return half_squares(outputs, targets)
+
+    return loss
 
 
 def numbered(inputs: Tensor) -> Tensor:

@@ -125,10 +125,10 @@ class Train(ProbeInputs[TrainReply], probe="lab3.setup.training.train"):
     """How many GPUs are there to be counted; None: all of the machine's."""
     dtype: str = "float64"
     """Of the model and of its inputs."""
-    broken: int | None = None
-    """The sample that cannot be read."""
+    failing: int | None = None
+    """The rank on which the second loss fails. Not a sample that cannot be read: a rank could read all beforehand."""
     damage: str = "damaged"
-    """What the error then says of it."""
+    """What the error then says of the loss."""
     error: str = "LookupError"
     """The built-in exception that this error is."""
     late_seconds: float = 0.0

@@ -31,6 +31,7 @@ from grader.shared.probes.ranks import (
     GPU_TIMEOUT_SECONDS,
     TIMEOUT_SECONDS,
     Indexed,
+    failing_loss,
     half_squares,
     numbered,
 )
@@ -92,8 +93,10 @@ def train(student: Student, inputs: Train) -> TrainReply:
     labels = inputs.targets.argmax(dim=1) if inputs.classes else inputs.targets.to(dtype)
     learned = inputs.samples
     samples = numbered(inputs.inputs[:learned]).to(dtype)
-    dataset = Indexed(samples, labels[:learned], broken=inputs.broken, damage=inputs.damage, error=inputs.error)
+    dataset = Indexed(samples, labels[:learned])
     extra: dict[str, object] = {} if inputs.classes else {"criterion": half_squares}
+    if inputs.failing == student.rank:
+        extra["criterion"] = failing_loss(2, f"the loss is {inputs.damage}", inputs.error)
     if inputs.tests:
         extra["test_dataset"] = Indexed(numbered(inputs.inputs[learned:]).to(dtype), labels[learned:])
     occupied = occupy_usual_ports(student.rank) if debugging and inputs.crowded else []
@@ -141,7 +144,7 @@ def train(student: Student, inputs: Train) -> TrainReply:
             result = call(model, 0, {})
     except Exception as caught:
         _kept.append(caught)
-        if inputs.broken is None or isinstance(caught, NotImplementedError):
+        if inputs.failing is None or isinstance(caught, NotImplementedError):
             raise
         error = Ending(type=type(caught).__name__, message=str(caught)[:_MESSAGE])
     whole_seconds = time.perf_counter() - start
