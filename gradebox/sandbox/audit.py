@@ -75,7 +75,7 @@ _LOOPBACK = ("127.", "::1", "localhost")
 def install(
     ours: TrustedCode,
     functions: Mapping[int, str],
-    folders: tuple[tuple[str, ...], tuple[str, ...]],
+    folders: tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]],
     emit: Callable[[bytes], None],
     void: Callable[[str], None],
     look: Callable[[bool], list[str]],
@@ -86,7 +86,8 @@ def install(
     Args:
         ours: who is trusted; everything else is the submission's.
         functions: labels, by id, of those that nobody may give other code or defaults.
-        folders: those it may open files in without a note, and those of all native code that there is already.
+        folders: those it may open files in without a note, those of all native code that there is already, and those
+            in the first that libraries alone write to.
         emit: takes one JSON line per note; each kind, detail and place once, `MAX_NOTES_OF_A_KIND` of a kind.
         void: called with plain words: the submission read reference values instead of measuring, or what it changed.
             Emitted as well, without any limit, as a note of kind `VOID`: a process that the submission forked
@@ -117,7 +118,7 @@ def install(
     foreign, between = _is_foreign, byte_access.BETWEEN
     of_memory, act_of, within_hook = memory_acts.EVENTS, memory_acts.act_of, _OF_FRAMES
     maker = functools.partial(foreign_mode, ours, modes, _HANDLER)
-    roots = native_code.folders(folders[0])
+    roots, caches = native_code.folders(folders[0]), native_code.folders(folders[2])
     native, native_roots = native_code.file_of, native_code.folders(folders[1])
     # Threads that are inside of the hook. The hook itself raises events as well (it may look at a frame), and
     # they must not be noted, nor call the hook for ever.
@@ -150,7 +151,7 @@ def install(
             make_void(f"native code of its own, {file}", frame)
         if event in _TRACING and traced():  # one that is taken away before a probe looks
             make_void(_STEPS, frame)
-        detail = tell(kind, event, arguments, roots, ours)
+        detail = tell(kind, event, arguments, roots, caches, ours)
         if detail is None:
             return
         if event == "sys.setprofile" and about is not None and _file_of(frame).endswith(about.profilers):
@@ -320,6 +321,7 @@ def _detail(
     event: str,
     arguments: tuple[Any, ...],
     roots: tuple[str, ...],
+    caches: tuple[str, ...],
     ours: TrustedCode,
     *,
     cwd: Callable[[], str] = os.getcwd,
@@ -333,7 +335,8 @@ def _detail(
             return None
         name = safe(first, "")
         path = normpath(name if name.startswith("/") else f"{cwd()}/{name}")
-        if type(first) in (str, bytes) and ((path + "/").startswith(roots) or path == "/dev/null"):
+        within = (path + "/").startswith(roots) and not (path + "/").startswith(caches)
+        if type(first) in (str, bytes) and (within or path == "/dev/null"):
             return None
         return f"{event} {path}" if type(first) in (str, bytes) else f"{event} {path}, named by an object of its own"
     if kind == "import":
@@ -343,9 +346,10 @@ def _detail(
         return f"import {name}" if is_native or top in _FORBIDDEN_IMPORTS or (top and top == ours.course) else None
     if kind == "socket":
         address = arguments[0] if event == "socket.getaddrinfo" else arguments[1]
-        host = safe(address[0] if type(address) is tuple and address else address, "an object")
-        if host in ("", "None") or host.startswith(_LOOPBACK):
-            return None
+        if event == "socket.getaddrinfo" or type(address) is tuple:  # else it is a file's name, which nobody counts
+            host = safe(address[0] if type(address) is tuple and address else address, "an object")
+            if host in ("", "None") or host.startswith(_LOOPBACK):
+                return None
         return f"{event} {safe(address, 'an object')}"
     if kind == "signal":
         return None if first == getpid() else f"{event} {safe(arguments, '')}"

@@ -39,6 +39,8 @@ _REFUSED: dict[str, tuple[int | None, int | None]] = {
     # Other processes.
     "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271),
     "pidfd_getfd": (438, 438), "kcmp": (312, 272),
+    # The kernel counts no bytes that they move as written (wchar of /proc/self/io).
+    "splice": (275, 76), "tee": (276, 77), "vmsplice": (278, 75),
     # Namespaces, mounts and files by handle.
     "unshare": (272, 97), "setns": (308, 268), "chroot": (161, 51), "pivot_root": (155, 41),
     "mount": (165, 40), "umount2": (166, 39), "move_mount": (429, 429), "fsopen": (430, 430), "fsconfig": (431, 431),

@@ -42,6 +42,7 @@ from gradebox.sandbox import (
 )
 from gradebox.sandbox.channel import ReplyChannel
 from gradebox.sandbox.devices import DeviceModule
+from gradebox.sandbox.observer import CACHES
 from gradebox.sandbox.prefork_state import PreforkState
 from gradebox.sandbox.probe_loader import OWN, Student, trial
 from gradebox.sandbox.types import Environment, Limits
@@ -340,10 +341,12 @@ def _nothing() -> tuple[()]:
     return ()
 
 
-def _folders(task: Task) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Those in which opening a file deserves no note, and those with all native code that there is already."""
+def _folders(task: Task) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """Those in which opening a file deserves no note, those with all native code that there is already, and those in
+    the first that libraries alone write to."""
     installed = native_code.installed(task.submission, task.work)
-    return (task.submission, task.work, task.packages, "/tmp", "/dev/shm", "/etc", *installed), installed
+    caches = tuple(f"{task.work}/{name}" for name in CACHES)
+    return (task.submission, task.work, task.packages, "/tmp", "/dev/shm", "/etc", *installed), installed, caches
 
 
 def _libraries(task: Task, packages: Sequence[ModuleType]) -> list[str]:

@@ -100,6 +100,19 @@ def test_looking_around_is_noted_with_its_line_and_costs_nothing(sandbox: Sandbo
     assert all(note.where is not None and note.where.startswith("nosy.py:") for note in reply.notes)
 
 
+@pytest.mark.parametrize(
+    ("function", "kind", "detail"),
+    [
+        ("a_socket_with_the_name_of_an_address", "socket", "socket.bind 127.0.0.1"),
+        ("a_file_in_a_librarys_folder", "open", "/.cache/kept"),
+    ],
+)
+def test_what_nobody_counts_is_noted(sandbox: Sandbox, function: str, kind: str, detail: str) -> None:
+    reply = call(sandbox, "nosy", function)
+    assert reply.kind == "ok", reply.message
+    assert any(note.kind == kind and note.detail.endswith(detail) for note in reply.notes), reply.notes
+
+
 def test_notes_survive_a_process_that_leaves(sandbox: Sandbox) -> None:
     reply = call(sandbox, "nosy", "then_exit")
     assert reply.kind == "crashed"

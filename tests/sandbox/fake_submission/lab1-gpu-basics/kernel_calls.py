@@ -18,6 +18,7 @@ _NUMBERS = {
     "ptrace": (101, 117), "process_vm_readv": (310, 270), "pidfd_getfd": (438, 438),
     "unshare": (272, 97), "setns": (308, 268), "mount": (165, 40), "open_tree": (428, 428), "fsopen": (430, 430),
     "name_to_handle_at": (303, 264), "seccomp": (317, 277), "shmget": (29, 194), "mq_open": (240, 180),
+    "splice": (275, 76), "tee": (276, 77), "vmsplice": (278, 75),
 }  # fmt: skip
 
 

@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import traceback
+from pathlib import Path
 
 
 def look_around():
@@ -33,6 +34,16 @@ def look_around():
     with contextlib.suppress(ImportError):
         import solutions  # noqa: F401
     return 1
+
+
+def a_socket_with_the_name_of_an_address():
+    with socket.socket(socket.AF_UNIX) as line:
+        line.bind("127.0.0.1")
+
+
+def a_file_in_a_librarys_folder():
+    Path(".cache").mkdir()
+    Path(".cache/kept").write_text("")
 
 
 def then_exit():
