@@ -145,8 +145,18 @@ SUBTLE = {
         "ENV PIP_NO_CACHE_DIR=1",
         "left_over",
     ),
+    "no cache, said to another installer": (
+        "RUN python3 -m venv /opt/venv \\\n    && pip install --no-cache-dir",
+        "ENV UV_NO_CACHE=1\nRUN python3 -m venv /opt/venv \\\n    && pip install",
+        "left_over",
+    ),
     "a key as an argument of the build": ("COPY train.py .", "ARG HF_TOKEN\nCOPY train.py .", "secrets"),
     "a key for one command": ("RUN useradd", "RUN export WANDB_API_KEY=12ab && useradd", "secrets"),
+    "a key in base64": (
+        "RUN useradd",
+        "RUN echo bWFjaGluZSBtZSBwYXNzd29yZCBoZl9hYmNkZWZnaGlqa2xtbm9wcXJzdHV2d3h5ejAxMjM= > /x && useradd",
+        "secrets",
+    ),
 }
 
 # Other ways to write it that are as right.
@@ -188,6 +198,12 @@ STYLES = {
     ),
     "a cache that is gone again": REFERENCE.replace("--no-cache-dir ", "").replace(
         "    && find", "    && rm -rf /root/.cache/pip \\\n    && find"
+    ),
+    "no cache, said above": REFERENCE.replace("--no-cache-dir ", "").replace(
+        "RUN python3 -m venv", "ENV PIP_NO_CACHE_DIR=off\nRUN python3 -m venv"
+    ),
+    "uv's cache, said above": REFERENCE.replace("pip install --no-cache-dir --no-compile", "uv pip install").replace(
+        "RUN python3 -m venv", "ENV UV_NO_CACHE=true\nRUN python3 -m venv"
     ),
     "a key that is read where it is mounted": REFERENCE.replace(
         "RUN useradd", 'RUN --mount=type=secret,id=k export HF_TOKEN="$(cat /run/secrets/k)" && useradd'

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import json
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from gradebox.course.criterion import criterion
@@ -14,7 +17,7 @@ from gradebox.run.assertions import CheckFailed, NeedsReview, require
 from gradebox.run.submission import Submission
 from grader.container.shared.checks.dockerfile import Dockerfile, Instruction, assignments
 from grader.container.shared.checks.files import LAB, read
-from grader.container.shared.checks.recipe import calls, installs, installs_packages
+from grader.container.shared.checks.recipe import calls, installers, installs, installs_packages
 from grader.container.shared.checks.words import assigned, commands
 
 _SECRET_NAME = re.compile(r"PASSWORD|PASSWD|SECRET|TOKEN|API_?KEY|CREDENTIAL|PRIVATE_KEY", re.IGNORECASE)
@@ -22,6 +25,10 @@ _SECRET_VALUE = re.compile(
     r"\b(?:AKIA[0-9A-Z]{16}|hf_\w{20,}|gh[pousr]_\w{20,}|nvapi-[\w-]{20,}|sk-[\w-]{20,})|https?://[^\s/:]+:[^\s/@]+@"
 )
 _SECRET_FILE = re.compile(r"(?:^|/)(?:\.env|\.netrc|\.npmrc|\.pypirc|id_(?:rsa|ed25519)|kaggle\.json|.*\.pem)$")
+_ENCODED = re.compile(r"[A-Za-z0-9+/_-]{24,}={0,2}")
+"""Words that may be text in base64 or in hexadecimal digits."""
+_NO_CACHE = {"pip": "PIP_NO_CACHE_DIR", "uv": "UV_NO_CACHE"}
+_FALSE = frozenset(("", "0", "f", "false", "n", "no", "off"))
 _HADOLINT_SECONDS = 60
 
 
@@ -85,8 +92,12 @@ def require_no_secrets(dockerfile: Dockerfile, context_is_limited: bool) -> None
                 read = value.startswith(("$(", "`"))  # from a file that is mounted for this command
                 require(not _SECRET_NAME.search(name) or read or not value, f"line {run.line} writes {name} down", hint)
     for instruction in dockerfile.anywhere("RUN", "ENV", "ARG", "LABEL", "COPY", "ADD"):
-        match = _SECRET_VALUE.search(f"{instruction.arguments}\n{instruction.text}")
-        require(match is None, f"line {instruction.line} holds what looks like a credential", hint)
+        texts = _with_decoded(f"{instruction.arguments}\n{instruction.text}")
+        require(
+            not any(map(_SECRET_VALUE.search, texts)),
+            f"line {instruction.line} holds what looks like a credential",
+            hint,
+        )
     for copy in dockerfile.anywhere("COPY", "ADD"):
         for source in copy.words()[:-1]:
             require(_SECRET_FILE.search(source) is None, f"line {copy.line} copies {source} into the image", hint)
@@ -101,19 +112,34 @@ def require_no_secrets(dockerfile: Dockerfile, context_is_limited: bool) -> None
 def require_nothing_left_over(dockerfile: Dockerfile) -> None:
     base = dockerfile.base_image
     require("-devel" not in base, f"the image is built on {base}", "compilers belong in a stage of their own")
-    environment: set[str] = set()
+    environment: dict[str, str] = {}
     for run in dockerfile.in_image("RUN", "ENV"):
         if run.name == "ENV":  # holds from here on, not for what stands above
-            environment |= assignments(run).keys()
+            environment |= assignments(run)
             continue
         if "--mount=type=cache" in run.arguments:
             continue
         if any(calls(words, {"apt", "apt-get"}, "update") for words in commands(run.arguments)):
             clean = _removes(run, "/var/lib/apt/lists", after="update")
             require(clean, f"line {run.line} leaves apt's lists behind", "&& rm -rf /var/lib/apt/lists/* in that RUN")
-        if installs_packages(run) and not environment & {"PIP_NO_CACHE_DIR", "UV_NO_CACHE"}:
+        if installs_packages(run) and not all(_keeps_no_cache(program, environment) for program in installers(run)):
             clean = "--no-cache" in run.arguments or _removes(run, "/.cache", after="install")
             require(clean, f"line {run.line} leaves pip's cache behind, as large as the wheels", "pip --no-cache-dir")
+
+
+def _with_decoded(text: str) -> Iterator[str]:
+    """A text, and what its words say that are encoded."""
+    yield text
+    for word in _ENCODED.findall(text):
+        for decode in (base64.b64decode, base64.urlsafe_b64decode, bytes.fromhex):
+            with contextlib.suppress(ValueError):
+                yield decode(word).decode()
+
+
+def _keeps_no_cache(program: str, environment: dict[str, str]) -> bool:
+    """Whether an installer leaves nothing behind. pip takes each value for yes, also "false"."""
+    value = environment.get(_NO_CACHE[program], "")
+    return bool(value) if program == "pip" else value.lower() not in _FALSE
 
 
 def _removes(run: Instruction, path: str, after: str) -> bool:

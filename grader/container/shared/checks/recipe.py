@@ -38,9 +38,18 @@ def stays(run: Instruction) -> bool:
 
 
 def installs_packages(run: Instruction) -> bool:
-    return stays(run) and any(
-        calls(words, {"pip", "pip3"}, "install") or calls(words, {"uv"}, "sync") for words in commands(run.arguments)
-    )
+    return stays(run) and bool(installers(run))
+
+
+def installers(run: Instruction) -> set[str]:
+    """Which programs install Python packages in a RUN: "pip" or "uv", which has a pip of its own."""
+    found = set()
+    for words in commands(run.arguments):
+        if calls(words, {"uv"}, "sync") or calls(words, {"uv"}, "install"):
+            found.add("uv")
+        elif calls(words, {"pip", "pip3"}, "install"):
+            found.add("pip")
+    return found
 
 
 def installs(dockerfile: Dockerfile) -> list[Instruction]:
