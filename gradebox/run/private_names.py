@@ -19,6 +19,8 @@ _DOCUMENTED = frozenset(
 )
 _DOCUMENTED_BEGINNINGS = ("_foreach_", "_scaled_", "_pytree")
 """Of PyTorch's functions for many tensors, for products in 8 bits, and for nested containers."""
+_SETTINGS = ("_dynamo.config.", "_inductor.config.", "_logging.")
+"""Beginnings of what PyTorch's pages on `torch.compile` set."""
 _IMPORTS = frozenset(("import_module", "__import__"))
 _BY_TEXT = frozenset(("getattr", "setattr", "delattr", "hasattr"))
 """Functions that take an object, and a name as text."""
@@ -48,7 +50,7 @@ def named(tree: ast.Module) -> Iterator[tuple[int, str]]:
             ):
                 names = [_from_private([put_together(name)])]
         line = getattr(node, "lineno", 0)
-        yield from ((line, name) for name in names if name and name not in _DOCUMENTED)
+        yield from ((line, name) for name in names if name and not _is_documented(name))
 
 
 def put_together(node: ast.expr, depth: int = 0) -> str:
@@ -75,6 +77,10 @@ def _from_private(parts: list[str]) -> str:
     """A name from its first private part on; empty if it has none."""
     place = next((place for place, part in enumerate(parts) if _is_private(part)), len(parts))
     return ".".join(parts[place:])
+
+
+def _is_documented(name: str) -> bool:
+    return name in _DOCUMENTED or name.startswith(_SETTINGS)
 
 
 def _is_private(name: str) -> bool:
