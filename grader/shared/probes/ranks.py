@@ -49,14 +49,16 @@ def half_squares(outputs: Tensor, targets: Tensor) -> Tensor:
     return 0.5 * (outputs - targets).square().sum(dim=1).mean()
 
 
-def failing_loss(at: int, message: str, error: str) -> Callable[[Tensor, Tensor], Tensor]:
-    """`half_squares`, of which the call number `at` and all later ones raise this built-in exception."""
+def failing_loss(
+    usual: Callable[[Tensor, Tensor], Tensor], at: int, message: str, error: str
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """The usual loss, of which the call number `at` and all later ones raise this built-in exception."""
     calls = itertools.count(1)
 
     def loss(outputs: Tensor, targets: Tensor) -> Tensor:
         if next(calls) >= at:
             raise getattr(builtins, error)(message)
-        return half_squares(outputs, targets)
+        return usual(outputs, targets)
 
     return loss
 

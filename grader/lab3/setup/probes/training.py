@@ -96,7 +96,8 @@ def train(student: Student, inputs: Train) -> TrainReply:
     dataset = Indexed(samples, labels[:learned])
     extra: dict[str, object] = {} if inputs.classes else {"criterion": half_squares}
     if inputs.failing == student.rank:
-        extra["criterion"] = failing_loss(2, f"the loss is {inputs.damage}", inputs.error)
+        usual = nn.CrossEntropyLoss() if inputs.classes else half_squares
+        extra["criterion"] = failing_loss(usual, 2, f"the loss is {inputs.damage}", inputs.error)
     if inputs.tests:
         extra["test_dataset"] = Indexed(numbered(inputs.inputs[learned:]).to(dtype), labels[learned:])
     occupied = occupy_usual_ports(student.rank) if debugging and inputs.crowded else []
