@@ -11,10 +11,12 @@ from __future__ import annotations
 import _thread
 import functools
 import json
+import linecache
 import os
 import sys
+import tokenize
 from collections.abc import Callable, Mapping
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 from gradebox.sandbox import byte_access, frames, memory_acts, native_code, simulator_access
@@ -67,6 +69,8 @@ _FORBIDDEN_IMPORTS = frozenset(
     )
 )
 """And the course's package."""
+_LINES = (tokenize.open.__code__, linecache.updatecache.__code__)
+"""By which `traceback` opens a file, for the lines that it shows."""
 _HANDLER = "__torch_function__"
 """By which a mode answers."""
 _LOOPBACK = ("127.", "::1", "localhost")
@@ -117,6 +121,7 @@ def install(
     )
     foreign, between = _is_foreign, byte_access.BETWEEN
     of_memory, act_of, within_hook = memory_acts.EVENTS, memory_acts.act_of, _OF_FRAMES
+    shows_lines = functools.partial(_shows_lines, lines=_LINES)
     maker = functools.partial(foreign_mode, ours, modes, _HANDLER)
     roots, caches = native_code.folders(folders[0]), native_code.folders(folders[2])
     native, native_roots = native_code.file_of, native_code.folders(folders[1])
@@ -152,7 +157,7 @@ def install(
         if event in _TRACING and traced():  # one that is taken away before a probe looks
             make_void(_STEPS, frame)
         detail = tell(kind, event, arguments, roots, caches, ours)
-        if detail is None:
+        if detail is None or (event == "open" and shows_lines(frame, arguments[0], ours)):
             return
         if event == "sys.setprofile" and about is not None and _file_of(frame).endswith(about.profilers):
             return
@@ -278,6 +283,15 @@ def install(
     byte_access.announce()
     sys.addaudithook(hook)
     return finish
+
+
+def _shows_lines(frame: FrameType | None, file: object, ours: TrustedCode, *, lines: tuple[CodeType, ...]) -> bool:
+    """Whether Python opens a file of trusted code to show lines of it: an error that a probe raised may be logged."""
+    for code in lines:
+        if frame is None or frame.f_code is not code:
+            return False
+        frame = frame.f_back
+    return type(file) is str and file.startswith(ours.libraries) and "/../" not in file
 
 
 def _file_of(frame: FrameType | None) -> str:

@@ -87,6 +87,12 @@ def test_ordinary_code_changes_no_instrument_and_leaves_no_note(sandbox: Sandbox
     assert (reply.kind, reply.notes) == ("ok", ())
 
 
+def test_an_error_of_a_probe_may_be_logged_with_its_lines(sandbox: Sandbox) -> None:
+    reply = sandbox.run(Request("drive.handed_out_failing", params={"module": "honest", "function": "logs_errors"}))
+    assert (reply.kind, reply.notes) == ("ok", ())
+    assert reply.value == {"returned": "LookupError: as it should"}
+
+
 def test_the_next_run_is_untouched(sandbox: Sandbox) -> None:
     call(sandbox, "tampering", "patch_allclose")
     assert call(sandbox, "honest", "changes_torch_settings").kind == "ok"
