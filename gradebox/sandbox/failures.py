@@ -64,6 +64,8 @@ def describe(
             where = where or _probe_place(frames, probe_folders)
     if kind == "error" and ours and not importing and (call := _call(ours[0][0])):
         where = f"{where}, in the call {call}"
+    elif kind == "import_error" and ours and (line_of_import := _outside_functions(ours)):
+        where = f"{where}, called by {line_of_import} outside of any function"
     if kind == "import_error" and isinstance(error, ModuleNotFoundError) and where is None and importing:
         message = f"labs/{importing[0].replace('.', '/')}.py does not exist in the submission ({message})"
     return {
@@ -271,6 +273,13 @@ def place(path: str, line: int, function: str) -> str:
     """`benchmark.py:41 in benchmark_matmul`, the form in which places are shown everywhere."""
     inside = "" if function == "<module>" else f" in {function}"
     return f"{os.path.basename(path)}:{line}{inside}"
+
+
+def _outside_functions(ours: list[tuple[FrameType, int]]) -> str:
+    """The last line of a file as such, which called the function that failed; empty if it failed itself."""
+    files = [(frame.f_code, number) for frame, number in ours if frame.f_code.co_name == "<module>"]
+    code, number = files[-1] if files else (ours[-1][0].f_code, 0)
+    return "" if code is ours[-1][0].f_code else place(code.co_filename, number, code.co_name)
 
 
 def _probe_place(frames: list[tuple[FrameType, int]], probe_folders: Sequence[str]) -> str | None:

@@ -83,6 +83,12 @@ function = Trainer
     assert importing(source).first.where == "module.py:4 in __init__, in the call Trainer(steps=3)"
 
 
+def test_a_call_that_was_left_in_the_file_is_named(importing: Callable[[str], Reply]) -> None:
+    first = importing("def function(rows):\n    return rows['x']\n\n\nprint(function([]))\n").first
+    assert first.kind == "import_error"
+    assert first.where == "module.py:2 in function, called by module.py:5 outside of any function"
+
+
 def test_a_syntax_error_names_file_line_and_source(importing: Callable[[str], Reply]) -> None:
     first = importing("x = 1\ndef broken(:\n    pass\n").first
     assert (first.kind, first.error, first.where) == ("import_error", "SyntaxError", "module.py:2")

@@ -47,15 +47,6 @@ def fixed_signature(student: Any, *, module: str, function: str) -> dict[str, An
     return {"returned": getattr(student.module(f"lab1_gpu_basics.{module}"), function)(1, 2)}
 
 
-def handed_out_failing(student: Any, *, module: str, function: str) -> dict[str, Any]:
-    """Call it with a function that fails."""
-
-    def fail() -> None:
-        raise LookupError("as it should")
-
-    return {"returned": getattr(student.module(f"lab1_gpu_basics.{module}"), function)(fail)}
-
-
 def broken(student: Any) -> dict[str, Any]:
     """A bug of ours."""
     return {"never": [][1]}
@@ -211,3 +202,12 @@ def noting(student: Any, *, module: str, function: str) -> dict[str, Any]:
     import sys
 
     return call(student, module=module, function=function, note=lambda: sys.audit("gradebox.noted"))
+
+
+def handed_out_failing(student: Any, *, module: str, function: str) -> dict[str, Any]:
+    """Call it with a function that fails."""
+
+    def fail() -> None:
+        raise LookupError("as it should")
+
+    return {"returned": getattr(student.module(f"lab1_gpu_basics.{module}"), function)(fail)}
