@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
-from gradebook.intake.doubtful_rows import says_nothing
+from gradebook.intake.doubtful_rows import OF_OURS, says_nothing
 from gradebook.results import Student
 from gradebook.settings import RATES, Settings
 from gradebook.text_files import some, with_name
@@ -188,6 +188,11 @@ def _unknown_times(settings: Settings, students: Sequence[Student]) -> str | Non
 def _unread(students: Sequence[Student]) -> str:
     """What a roster says about when somebody handed in, if nobody can read it; empty if it says nothing."""
     for student in students:
+        if student.submitted_at is None and student.columns.keys() >= OF_OURS:
+            return (
+                ". The roster is a table of grades, whose times may be those of another assignment: if they are of "
+                "this one, name that file as the table of times"
+            )
         cell = student.columns.get(_MODIFIED, "")
         if student.submitted_at is None and not says_nothing(cell):
             who = with_name(student.student, student.name)

@@ -91,7 +91,8 @@ def load(path: Path, roster: Roster | None, zone: tzinfo | None) -> Times:
         there = some([title for title in table.titles if title], most=12)
         raise TimesError(f"{path} has no column that {lacking}. Its first line must have the titles, and has {there}")
     zone = without_zone(when, zone)[1]
-    if commit := next((names[title] for title in _COMMITS if title in names), ""):
+    commit = next((names[title] for title in _COMMITS if title in names), "")
+    if any(row.cell(commit) for row in table.rows if commit):  # a table of our grades has that column, and may be empty
         branch = next((names[title] for title in _BRANCHES if title in names), "")
         address = names.get(_REPOSITORY, "")
         return Times(pushes=_pushes(path, table, zone, when, commit, branch, address or who[0]))

@@ -112,6 +112,10 @@ def test_penalties_that_can_meet_nobody_are_said(small_class: SmallClass) -> Non
     assert "cannot be read" not in said
     _, said = grade(small_class, LATE.format(""), "student,Last modified (submission)\nada,3/4/26 1:00\nbob,-\n")
     assert "The roster's column 'Last modified (submission)' has '3/4/26 1:00' for ada, which cannot be read" in said
+    ours = "student,submitted_at,submission_sha256,late_rule\nada,2026-03-01T10:00Z,,\nbob,2026-03-01T10:00Z,,\n"
+    _, said = grade(small_class, LATE.format(""), ours)
+    assert "is known for 2 submissions" in said
+    assert "The roster is a table of grades, whose times may be those of another assignment" in said
     shutil.rmtree(small_class.submissions / "bob")
     result, said = grade(small_class, LATE.format('submitted = "files"\n'))
     assert result.students[0].late is not None

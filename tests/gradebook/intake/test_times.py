@@ -190,6 +190,12 @@ def test_a_title_may_say_that_times_are_in_utc(tmp_path: Path, title: str) -> No
         assert [entry.submitted_at and entry.submitted_at.astimezone(UTC).hour for entry in people] == [22, 20]
 
 
+def test_a_table_of_our_grades_says_when_also_where_nobody_has_a_commit(tmp_path: Path) -> None:
+    (tmp_path / "grades.csv").write_text("student,submitted_at,commit\nada,2026-03-01T10:00Z,\nbob,,\n")
+    read = times.load(tmp_path / "grades.csv", None, None)
+    assert (read.of, read.pushes) == ({"ada": datetime(2026, 3, 1, 10, tzinfo=UTC)}, {})
+
+
 def test_moodles_worksheet_as_the_roster_says_when(tmp_path: Path) -> None:
     (tmp_path / "roster.csv").write_text(
         "Identifier,Full name,Email address,Grade,Last modified (submission),Last modified (grade)\n"
