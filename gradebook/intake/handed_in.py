@@ -224,7 +224,7 @@ def _at(path: Path, zone: tzinfo | None = None) -> HandedIn | None:
     elif is_folder and is_repository(path):
         kind, name = "repository", path.name.removesuffix(".git")
     elif is_folder or mark is not None:
-        kind = pieces.kind_of(path)
+        kind, name = pieces.kind_of(path), stem  # some programs unpack `ada.zip` into a folder of that name
         if kind == "file" and mark is not None and mark.platform == "A+":
             kind = "nameless"
     elif zip_and_tar.has_suffix(path.name):

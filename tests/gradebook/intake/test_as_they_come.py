@@ -317,6 +317,12 @@ def test_a_course_without_reports_asks_for_none(tmp_path: Path) -> None:
     assert remarks == ("nothing reads these files, so that they do not count: 'lab1_walks/notes.pdf' (a document)",)
 
 
+def test_a_folder_may_be_called_as_the_archive_it_came_in(downloads: Downloads) -> None:
+    downloads.put(f"bob.zip/{LAB}/benchmark.py")
+    taken = downloads.take(roster="student\nbob\n")
+    assert taken["bob"].content is not None
+
+
 def test_a_repository_in_an_archive_is_named(downloads: Downloads) -> None:
     downloads.pack("ada.zip", {f"{LAB}/benchmark.py": b"x = 1", ".git/HEAD": b"ref: refs/heads/main"})
     downloads.pack("bob.zip", {"clone/.git/HEAD": b"ref: refs/heads/main", "clone/.git/config": b""})
