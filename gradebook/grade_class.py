@@ -259,7 +259,8 @@ class _Run:
         names = LabNames.of(self._rubric.labs, plan.labs, self._course.folder)
         known = {student.student: student for student in self._gradebook.students()}
         commits = {key: student.commit for key, student in known.items() if student.commit}
-        settings, known_times = self._with_extensions(known_by), self._times(known_by)
+        settings = self._with_extensions(known_by)
+        known_times = self._times(known_by, settings)
         intake = Intake(settings, known_by, self._store, self._room, self._request.commit, names, known_times, commits)
         try:
             students = intake.take_all(self._request.submissions, self._progress.intake)
@@ -296,7 +297,7 @@ class _Run:
             return student
         return replace(student, name=next((r.now("name") for r in self._known if r.student == student.student), ""))
 
-    def _times(self, known_by: Roster | None) -> times.Times:
+    def _times(self, known_by: Roster | None, settings: Settings) -> times.Times:
         """What a table of the class says about when students handed in."""
         if self.settings.times is None:
             return times.Times()
@@ -306,6 +307,11 @@ class _Run:
             why = strangers.why(known_by, table.strangers) if known_by else ""
             text = f"in {self.settings.times}, but nobody's: {', '.join(table.strangers[:5])}{more}{why}"
             self._progress.say(f"note: {text}")
+        until = {name: settings.in_time_until(name) for name in table.of}
+        twice = [name for name, end in until.items() if end is not None and table.first[name] <= end < table.of[name]]
+        if twice:
+            text = "a row in time and a late one, which counts; remove the row that should not count"
+            self._progress.say(f"note: {self.settings.times} has of {text_files.some(twice)} {text}")
         return table
 
     def _with_extensions(self, known_by: Roster | None) -> Settings:

@@ -62,6 +62,8 @@ class Times:
 
     of: Mapping[str, datetime] = field(default_factory=dict)
     """By the key of the student, the last moment of each; empty for a table of pushes."""
+    first: Mapping[str, datetime] = field(default_factory=dict)
+    """The first moment of each."""
     strangers: tuple[str, ...] = ()
     """Who stands in it and is not in the class."""
     pushes: Mapping[str, tuple[Push, ...]] = field(default_factory=dict)
@@ -97,6 +99,7 @@ def load(path: Path, roster: Roster | None, zone: tzinfo | None) -> Times:
         address = names.get(_REPOSITORY, "")
         return Times(pushes=_pushes(path, table, zone, when, commit, branch, address or who[0]))
     moments: dict[str, datetime] = {}
+    first: dict[str, datetime] = {}
     strangers: list[str] = []
     for row in table.rows:
         handles = [value for name in who if (value := row.cell(name))]
@@ -118,11 +121,12 @@ def load(path: Path, roster: Roster | None, zone: tzinfo | None) -> Times:
         strangers += [] if keys else handles[:1]
         for key in keys:
             moments[key] = max(moments.get(key, moment), moment)
+            first[key] = min(first.get(key, moment), moment)
     if not moments:
         what = f"nobody's row has a moment in its column {when}" if not strangers else "none of its rows is a student's"
         reason = why_unknown(roster, strangers) if roster else ""
         raise TimesError(f"{path} says of nobody when they handed in: {what}{reason}")
-    return Times(moments, tuple(strangers), is_last_push=folded(when) == _PUSHED_AT)
+    return Times(moments, first, tuple(strangers), is_last_push=folded(when) == _PUSHED_AT)
 
 
 def _pushes(

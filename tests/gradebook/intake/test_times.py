@@ -145,6 +145,20 @@ def test_a_table_says_who_handed_in_when(small_class: SmallClass, table: str, wh
     )  # fmt: skip
 
 
+def test_a_row_in_time_and_a_late_one_of_a_student_are_named(small_class: SmallClass) -> None:
+    rows = "ada,2026-03-28T20:00Z\nbob,2026-03-30T20:00Z\nbob,2026-03-28T20:00Z\n"
+    (small_class.submissions.parent / "times.csv").write_text(f"student,submitted_at\n{rows}")
+    source = download(small_class.submissions.parent, {ADA: ZIPPED, BOB_LATE: ZIPPED})
+    text = 'submitted = "times.csv"\ntimezone = "Europe/Berlin"\ndeadline = 2026-03-28T23:59:00\n'
+    result, said = grade(small_class, source, text + LATE)
+    assert result.students[1].late is not None
+    assert "times.csv has of bob a row in time and a late one, which counts" in said
+    later = f"{text}{LATE}\n[extensions]\nbob = 2026-03-30T23:59:00\n"
+    result, said = grade(small_class, source, later)
+    assert result.students[1].late is None
+    assert "a row in time" not in said
+
+
 @pytest.mark.parametrize(
     ("table", "message"),
     [
