@@ -12,6 +12,7 @@ import re
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
 from itertools import zip_longest
 from pathlib import Path
 
@@ -36,6 +37,9 @@ _END = "\x1eend of the table\x1e"
 """A row that is put behind the last one: it is a row of its own unless a quote was never closed."""
 _KEPT = re.compile(r"""="([^"]*)"|'([^\s']+)""")
 """How people keep spreadsheets from making numbers and formulas of a word: `="00123"`, `'00123`."""
+_PARTED = re.compile("[,\u2009\u202f\xa0 ]")
+_THOUSANDS = re.compile("\\d{1,3}([,\u2009\u202f\xa0 ]\\d{3})+(\\.\\d+)?")
+"""How platforms part thousands, by the language of who exports."""
 _IN_ONE_CELL = re.compile(r"\w[,;\t]\w|\w {2,}\w")
 _ADDRESS = re.compile(r"\bhttps?:/")
 _WORD = re.compile(r"[\w.@+-]+")
@@ -267,3 +271,13 @@ def _readings(data: bytes, line: bytes) -> str:
 def _has_signs(text: str) -> bool:
     """Whether it has signs that no name has, as a text in the wrong encoding mostly does."""
     return any(not sign.isascii() and not sign.isalpha() and sign not in _IN_NAMES for sign in text)
+
+
+def number_in(cell: str) -> Decimal | None:
+    """A platform's number, which has decimals behind a point or a comma, and perhaps parts thousands."""
+    text = _PARTED.sub("", cell) if _THOUSANDS.fullmatch(cell) else cell.replace(",", ".")
+    try:
+        number = Decimal(text)
+    except InvalidOperation:
+        return None
+    return number if number.is_finite() else None

@@ -13,8 +13,9 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 
+from gradebook.csv_tables import number_in
 from gradebook.export.view import Line, View
 from gradebook.moodle_words import DASHES
 from gradebook.roster import CANVAS_POINTS, LOGINS, folded
@@ -30,9 +31,6 @@ _NO_ASSIGNMENT = re.compile("(Current|Final) (Score|Points|Grade)|Override (Scor
 _PERHAPS = re.compile("current|final|override", re.IGNORECASE)
 """Words of such titles, which some versions of Canvas were reported to drop by themselves (canvas-lms issue 2134)."""
 _MORE_IDS = ("Integration ID", "Root Account")
-_PARTED = re.compile("[,\u2009\u202f\xa0 ]")
-_THOUSANDS = re.compile("\\d{1,3}([,\u2009\u202f\xa0 ]\\d{3})+(\\.\\d+)?")
-"""Canvas parts thousands by the language of who exports, above 999 points."""
 _TITLE_AND_ID = re.compile(r"(?P<title>.+) \((?P<id>\d+)\)")
 
 
@@ -84,7 +82,7 @@ def _assignments(view: View) -> list[_Assignment]:
     worth = json.loads(columns.get(CANVAS_POINTS, "{}"))
     matches = [(name, match) for name in columns if (match := _TITLE_AND_ID.fullmatch(name)) is not None]
     return [
-        _Assignment(match["title"], int(match["id"]), name, _number(str(worth.get(name, ""))))
+        _Assignment(match["title"], int(match["id"]), name, number_in(str(worth.get(name, ""))))
         for name, match in matches
     ]
 
@@ -92,15 +90,6 @@ def _assignments(view: View) -> list[_Assignment]:
 def _is_canvas_export(view: View) -> bool:
     """Whether the roster has Canvas's row of points, which says of its totals that they can only be read."""
     return any(json.loads(line.result.columns.get(CANVAS_POINTS, "{}")) for line in view.lines)
-
-
-def _number(text: str) -> Decimal | None:
-    """A number of Canvas's export, which has decimals behind a point or a comma, and perhaps parts thousands."""
-    text = _PARTED.sub("", text) if _THOUSANDS.fullmatch(text) else text.replace(",", ".")
-    try:
-        return Decimal(text)
-    except InvalidOperation:
-        return None
 
 
 def _who(line: Line, who: list[str]) -> list[str]:
@@ -147,7 +136,7 @@ def _other_grades(view: View, assignment: str) -> tuple[str, ...]:
         f"{line.who} {line.result.columns[assignment]}, now {points(line.result.score or Decimal(0))}"
         for line in view.for_platforms
         # Also what is no number, such as EX for who is excused there, or complete.
-        if (there := line.result.columns.get(assignment, "").strip(DASHES)) and _number(there) != line.result.score
+        if (there := line.result.columns.get(assignment, "").strip(DASHES)) and number_in(there) != line.result.score
     ]
     if not having:
         return ()

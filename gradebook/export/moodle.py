@@ -22,6 +22,7 @@ from decimal import Decimal
 
 from gradebook import moodle_words, text_files
 from gradebook.command_name import command
+from gradebook.csv_tables import number_in
 from gradebook.export.feedback import summary_html
 from gradebook.export.view import Line, View
 from gradebook.roster import CANVAS_POINTS
@@ -78,11 +79,11 @@ def notices(view: View) -> tuple[str, ...]:
 
 def _other_maximum(view: View) -> str:
     stated = {line.result.columns.get(_MAXIMUM, "") for line in view.lines} - {""}
-    maximum = float(view.result.max_score)
-    different = sorted(value for value in stated if _number(value) != maximum)
+    maximum = view.result.max_score
+    different = sorted(value for value in stated if number_in(value) != maximum)
     if not different:
         return ""
-    most = _number(different[0])
+    most = number_in(different[0])
     why = "else each grade is another percentage there" if most and most > maximum else "Moodle skips grades above it"
     return (
         f"Moodle's worksheet states a maximum of {different[0]}, this class has {points(view.result.max_score)}: set "
@@ -130,7 +131,7 @@ def _zeros(view: View) -> str:
     having = [
         f"{line.who} {line.result.columns[_GRADE]}"
         for line in view.lines
-        if line.decided and line.grade is None and (_number(line.result.columns.get(_GRADE, "")) or 0) > 0
+        if line.decided and line.grade is None and (number_in(line.result.columns.get(_GRADE, "")) or 0) > 0
     ]
     if not having:
         return ""
@@ -151,7 +152,7 @@ def _other_grades(view: View) -> str:
         if line.decided and line.grade is not None
         # Also what is no number, such as a share in per cent.
         if (there := line.result.columns.get(_GRADE, "").strip(moodle_words.DASHES))
-        and _number(there) != line.result.score
+        and number_in(there) != line.result.score
     ]
     if not having:
         return ""
@@ -233,10 +234,3 @@ def _columns(view: View) -> list[str]:
     """The roster's columns in their order."""
     names = dict.fromkeys(name for line in view.lines for name in line.result.columns)
     return [name for name in names if name not in (moodle_words.OWN_TITLES, CANVAS_POINTS)]
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text.replace(",", "."))
-    except ValueError:
-        return None

@@ -326,6 +326,22 @@ def test_other_grades_in_moodle_are_named_before_they_are_replaced() -> None:
     ]
 
 
+@pytest.mark.parametrize(("cell", "said"), [("2,70", False), ("2.7", False), ("2,71", True), ("nan", True)])
+def test_a_grade_in_moodle_with_a_comma_is_the_same_grade(cell: str, said: bool) -> None:
+    """Not only where a binary fraction is the number."""
+    row = student("17", graded({}), columns={**WORKSHEET, "Feedback comments": "", "Grade": cell})
+    row = replace(row, score=Decimal("2.7"))
+    notices = moodle.notices(view.of(replace(a_class([row]), max_score=Decimal("3.1"))))
+    assert any("has other grades" in text for text in notices) == said
+
+
+def test_a_maximum_in_moodle_with_a_comma_is_the_same_maximum() -> None:
+    row = student("17", graded({}), columns={**WORKSHEET, "Maximum Grade": "3,10"})
+    assert not any(
+        "maximum" in text for text in moodle.notices(view.of(replace(a_class([row]), max_score=Decimal("3.1"))))
+    )
+
+
 def test_a_worksheet_with_another_title_is_named() -> None:
     columns = {("Id" if name == "Identifier" else name): cell for name, cell in WORKSHEET.items()}
     notices = moodle.notices(view.of(a_class([student("17", graded({}), columns=columns)])))
