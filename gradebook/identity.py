@@ -249,8 +249,10 @@ class Directory:
         entries = {entry.student: entry for entry in self._roster.identified(text)}
         if (student := self._students.get(text)) is not None:
             own = {folded(cell) for cell in student.columns.values()}
-            if not own or folded(text) in own:
+            if folded(text) in own:
                 return text
+            if not own:  # the work of nobody in the roster, whose name students of the roster may have
+                entries |= {entry.student: entry for entry in self._roster.named(text)}
             entries[text] = next(entry for entry in self._roster.entries if entry.student == text)
         matching = list(entries.values()) or self._roster.named(text)
         if len(matching) == 1:

@@ -215,6 +215,16 @@ def test_a_name_that_two_students_have_means_neither(tmp_path: Path, name: str) 
         directory(tmp_path, CANVAS + WEI + WEI_2).key(name)
 
 
+def test_a_name_of_two_students_does_not_mean_work_of_nobody(tmp_path: Path) -> None:
+    """A folder with the name of both is a key, and a decision about it would be about none of them."""
+    known = [*students(tmp_path, CANVAS + WEI + WEI_2), Student(student="Chen, Wei", name="", status="graded")]
+    with pytest.raises(UnknownStudentError, match=r"'wc004' \(Chen, Wei\), 'wc005' \(Chen, Wei\)"):
+        Directory(known).keys("Chen, Wei")
+    assert Directory(known).keys("Chen, Wei", recorded=True) == ("Chen, Wei",)
+    alone = Student(student="mallory", name="", status="graded")
+    assert Directory([*known, alone]).keys("mallory") == ("mallory",)
+
+
 def test_two_entries_for_one_student_are_refused(small_class: SmallClass) -> None:
     small_class.hands_in("al001")
     text = "[extensions]\nal001 = 2026-03-08T12:00:00+00:00\n101 = 2026-03-09T12:00:00+00:00\n"
@@ -223,11 +233,15 @@ def test_two_entries_for_one_student_are_refused(small_class: SmallClass) -> Non
 
 
 def directory(folder: Path, roster: str) -> Directory:
+    return Directory(students(folder, roster))
+
+
+def students(folder: Path, roster: str) -> list[Student]:
     (folder / "roster.csv").write_text(roster)
-    return Directory(
+    return [
         Student(student=entry.student, name=entry.name, columns=entry.columns, status="missing", team=entry.team)
         for entry in roster_files.load(folder / "roster.csv").entries
-    )
+    ]
 
 
 SHARED = "student,name,email\nann,Ann,x@x.edu\nbob,Ben,x@x.edu\n"
