@@ -313,9 +313,9 @@ def _watch(run: Run, ranks: list[_Rank], started: float, observed: observer.Obse
             rank.collect()
             printed = rank.stdout.total_bytes + rank.stderr.total_bytes
             if printed > limits.output_bytes:
-                rank.condemn("output", f"printed more than {limits.output_bytes} bytes", ask_first=False)
+                rank.condemn("output", f"printed more than {limits.output_bytes / 2**20:g} MiB", ask_first=False)
             if rank.result.total_bytes > limits.result_bytes + 4096:
-                rank.condemn("output", f"sent back more than {limits.result_bytes} bytes", ask_first=False)
+                rank.condemn("output", f"sent back more than {limits.result_bytes / 2**20:g} MiB", ask_first=False)
             if rank.running and rank.kill_at is not None and now >= rank.kill_at:
                 processes.send([rank.pid], signal.SIGKILL)
         if now >= deadline:

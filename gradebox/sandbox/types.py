@@ -74,8 +74,11 @@ class Limits:
     """Size of one file."""
     tmp_bytes: int = 512 * 2**20
     """All files together; `/dev/shm` has the same cap of its own."""
-    output_bytes: int = 16 * 2**20
-    """Standard output and error together; the reply keeps the beginning and the end (see `TEXT_BYTES`)."""
+    output_bytes: int = 64 * 2**20
+    """Standard output and error together; the reply keeps the beginning and the end (see `TEXT_BYTES`).
+
+    Half a million lines that somebody has forgotten in a loop are below it, and what prints without an end is above.
+    """
     result_bytes: int = 256 * 2**20
     """One rank's result."""
     rank_grace_seconds: float = 5.0

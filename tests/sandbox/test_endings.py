@@ -131,6 +131,7 @@ def test_endless_printing_ends_at_the_limit_and_keeps_the_beginning(sandbox: San
     assert reply.kind == "output"
     assert reply.ranks[0].stdout.startswith("xxxx")
     assert len(reply.ranks[0].stdout) < 40_000
+    assert reply.message == "printed more than 1 MiB"
 
 
 def test_printing_a_lot_costs_nothing_and_keeps_the_end(sandbox: Sandbox) -> None:

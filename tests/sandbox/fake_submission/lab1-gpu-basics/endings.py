@@ -88,7 +88,7 @@ def print_forever():
 
 
 def print_a_lot():
-    for _ in range(2000):
+    for _ in range(200_000):
         print("x" * 100)
     print("the end")
     return 1
