@@ -31,6 +31,7 @@ from gradebook.roster import (
     folded,
     is_team,
 )
+from gradebook.text_files import some
 
 _STUDENT = re.compile("stud|learner|étudiant|teilnehm|alumn|aluno", re.IGNORECASE)
 """A column of roles says who is staff if it says of somebody that they are a student: else it may mean roles in a team.
@@ -160,6 +161,7 @@ def _load(path: Path, zone: tzinfo | None) -> Roster:
     addresses = Counter(folded(cell_of(row, name)) for row in rows.values() for name in _ADDRESSES)
     _check_twice(rows, path)
     entries: dict[str, Entry] = {}
+    lines: dict[str, int] = {}
     spelt: dict[tuple[str, str], str] = {}
     for number, row in rows.items():
         cells = {name: value.strip() for name, value in row.items() if name}
@@ -184,8 +186,15 @@ def _load(path: Path, zone: tzinfo | None) -> Roster:
             other = "" if twin == student else f", as {twin!r}"
             names = [name for name in (entries[twin].name if twin in entries else "", _name(cells)) if name]
             called = f", for {' and for '.join(names)}" if len(set(map(folded, names))) > 1 else ""
-            more = ": correct the one that is not theirs" if called else "; keep one"
-            raise RosterError(f"{path}, line {number}: {key} {student!r} stands twice{other}{called}{more}")
+            unlike = [title for title, cell in cells.items() if title and entries[twin].columns.get(title, "") != cell]
+            differ = f", with another {some(unlike)}" if unlike and not called and not other else ""
+            more = (
+                ": correct the one that is not theirs" if called else "; keep the right one" if differ else "; keep one"
+            )
+            raise RosterError(
+                f"{path}, lines {lines[twin]} and {number}: {key} {student!r} stands twice{other}{called}{differ}{more}"
+            )
+        lines[student] = number
         entries[student] = Entry(
             student,
             _name(cells),

@@ -288,7 +288,7 @@ def test_a_name_in_two_columns_is_put_together(tmp_path: Path) -> None:
         ("who,name\nada,Ada\n", "has no column that names students"),
         ("", "is empty"),
         ("student\n\n", "has no row below its titles"),
-        ("student\nada\nada\n", "line 3: student 'ada' stands twice"),
+        ("student\nada\nada\n", "lines 2 and 3: student 'ada' stands twice"),
         ("student,submitted_at\nada,yesterday\n", "line 2: submitted_at 'yesterday' cannot be read as a day"),
     ],
 )

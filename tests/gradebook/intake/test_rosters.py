@@ -260,7 +260,7 @@ def test_who_is_called_so_and_has_a_login_is_one(tmp_path: Path, row: str) -> No
 def test_excels_line_about_separators_is_no_head(tmp_path: Path, line: str) -> None:
     people = roster(tmp_path, f"\ufeff{line}Username;Full name\nada;Ada Lovelace\n")
     assert [(entry.student, entry.name) for entry in people.entries] == [("ada", "Ada Lovelace")]
-    with pytest.raises(RosterError, match="line 4: Username 'ada' stands twice"):
+    with pytest.raises(RosterError, match="lines 3 and 4: Username 'ada' stands twice"):
         roster(tmp_path, f"{line}Username;Full name\nada;Ada Lovelace\nada;Ada\n")
 
 
@@ -344,7 +344,7 @@ def test_a_team_that_is_called_as_somebody_is_who_is_not_in_it_is_refused(tmp_pa
 def test_a_student_who_stands_twice_is_found_however_the_key_is_spelt(tmp_path: Path) -> None:
     """Two people whose logins differ in case only have two names."""
     (tmp_path / "roster.csv").write_text("student,name\nada,Ada Lovelace\nADA,ada lovelace\n")
-    with pytest.raises(RosterError, match=r"line 3: student 'ADA' stands twice, as 'ada'; keep one"):
+    with pytest.raises(RosterError, match=r"lines 2 and 3: student 'ADA' stands twice, as 'ada'; keep one"):
         load(tmp_path / "roster.csv")
     (tmp_path / "roster.csv").write_text("student,name\nada,Ada Lovelace\nADA,Ada Other\n")
     assert len(load(tmp_path / "roster.csv").entries) == 2
@@ -408,6 +408,18 @@ def test_a_repository_has_the_former_name_on_github_unless_somebody_has_it_now()
     bob = Entry("bob", "Bob", {"username": "ada-x"}, None)
     people = Roster([ada, bob])
     assert [people.owners([name]) for name in ("lab1-ada-old", "lab1-ada-x", "lab1-ada-new")] == [[ada], [bob], [ada]]
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ("ada,Ada,a@x.edu", "stands twice; keep one"),
+        ("ada,Ada,b@x.edu", "stands twice, with another email; keep the right one"),
+    ],
+)
+def test_two_rows_of_one_student_are_named_both_with_what_differs(tmp_path: Path, row: str, said: str) -> None:
+    with pytest.raises(RosterError, match=f"lines 2 and 4: student 'ada' {said}"):
+        roster(tmp_path, f"student,name,email\nada,Ada,a@x.edu\nbob,Bob,c@x.edu\n{row}\n")
 
 
 def test_one_identifier_in_two_rows_of_two_names_names_both(tmp_path: Path) -> None:
