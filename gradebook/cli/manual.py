@@ -133,8 +133,8 @@ def _record(folder: Path, incoming: Sequence[NewRequest]) -> None:
             book = Book.open(folder)
             students = [line.student for line in book.view.lines]
             # A team's request is one of each member, whose feedback has the answer.
-            incoming = _of_each(book, incoming)
-            new = requests.add(folder, incoming, students, _criteria(book))
+            incoming, problems = _of_each(book, incoming)
+            new = requests.add(folder, incoming, students, _criteria(book), problems)
             Book.open(folder).export(say=note)
     except (ValueError, OSError) as error:
         raise fail(error) from None
@@ -145,21 +145,16 @@ def _record(folder: Path, incoming: Sequence[NewRequest]) -> None:
         echo(f"answered before: {', '.join(settled)}. To open one again: {again}")
 
 
-def _of_each(book: Book, incoming: Sequence[NewRequest]) -> list[NewRequest]:
-    """The requests by keys, a team's for each member. Raises `ManualGradingError`, so that nothing is recorded."""
-    from gradebook.grading.manual_grading import ManualGradingError
-
+def _of_each(book: Book, incoming: Sequence[NewRequest]) -> tuple[list[NewRequest], list[str]]:
+    """The requests by keys, a team's for each member, and what is wrong with the others."""
     found: list[NewRequest] = []
     problems = []
     for request in incoming:
         try:
             found += [replace(request, student=key) for key in book.keys(request.student)]
         except ValueError as error:
-            text = " ".join(request.text.split())
-            problems.append(f"the request {text[:40]!r}: {error}")
-    if problems:
-        raise ManualGradingError(f"nothing was recorded, because of {'; because of '.join(problems)}")
-    return found
+            problems.append(f"{request.called}: {error}")
+    return found, problems
 
 
 def _criteria(book: Book) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -21,6 +21,8 @@ FILE = "requests.toml"
 MAX_CHARACTERS = 10_000
 _LIKE_ABOUT = ("criterion", "criteria", "question", "problem", "part", "check", "task", "lab", "regarding", "topic")
 """Titles of columns, small, that people would take for what `about` is."""
+_SHOWN = 40
+"""So many signs of a request are shown."""
 _LIKE_MARKS = ("points", "new points", "mark", "marks", "score", "grade")
 """The same for what a person gives."""
 _HEAD = (
@@ -36,6 +38,22 @@ class NewRequest:
     text: str
     about: str = ""
     """A criterion, of checks or by hand; empty for the whole."""
+
+    @property
+    def called(self) -> str:
+        """By what a person finds it in the file."""
+        return f"the request {' '.join(self.text.split())[:_SHOWN]!r}"
+
+
+@dataclass(frozen=True)
+class _Row(NewRequest):
+    """A request that is a row of a table."""
+
+    line: int = field(default=0, compare=False)
+
+    @property
+    def called(self) -> str:
+        return f"line {self.line}, {super().called}"
 
 
 @dataclass(frozen=True)
@@ -111,7 +129,7 @@ def read(path: Path) -> tuple[NewRequest, ...]:
     for row in table.rows:
         student, text = next((cell for title in who if (cell := row.cell(title))), ""), row.cell(names["text"])
         if student and text:
-            incoming.append(NewRequest(student, text, about_of(row.cell(names.get("about", "")))))
+            incoming.append(_Row(student, text, about_of(row.cell(names.get("about", ""))), row.line))
         else:
             lacking = f"the text of {student}'s request" if student else "who asks"
             incomplete.append(f"line {row.line} does not say {lacking}")
@@ -127,15 +145,21 @@ def about_of(typed: str) -> str:
 
 
 def add(
-    folder: Path, new_requests: Sequence[NewRequest], students: Collection[str], criteria: Collection[str]
+    folder: Path,
+    new_requests: Sequence[NewRequest],
+    students: Collection[str],
+    criteria: Collection[str],
+    problems: Sequence[str] = (),
 ) -> list[str]:
     """Record requests and return the ids of those that are new; the same one twice is one. Nothing is written on error.
+
+    `problems` are those of other requests of the same file.
 
     Raises:
         ManualGradingError: one names no student or no criterion of this class, or says nothing.
     """
-    problems = [problem for request in new_requests if (problem := _problem(request, students, criteria))]
-    if problems:
+    own = [problem for request in new_requests if (problem := _problem(request, students, criteria))]
+    if problems := [*problems, *dict.fromkeys(own)]:
         raise ManualGradingError(f"{'; '.join(problems)}. Nothing was recorded")
     with lock(folder / FOLDER / LOCK):
         known = {request.id: request for request in load(folder)}
@@ -153,7 +177,7 @@ def add(
 
 def _problem(request: NewRequest, students: Collection[str], criteria: Collection[str]) -> str:
     """Why a request cannot be recorded; empty if it can."""
-    about = f"the request of {request.student!r}"
+    about = f"{request.called} of {request.student!r}"
     if request.student not in students:
         return f"{about}: there is no such student in this class; students are named as in grades.csv"
     if request.about and request.about not in criteria:

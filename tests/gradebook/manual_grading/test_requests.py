@@ -110,10 +110,13 @@ def test_a_request_of_a_team_is_answered_once(manual: ManualClass) -> None:
 
 
 def test_of_a_form_with_somebody_unknown_nothing_is_recorded(manual: ManualClass, tmp_path: Path) -> None:
-    (tmp_path / "form.csv").write_text("Email Address,text\nbob,my peak\nprivate@x.example,look  again\n")
+    rows = "bob,my peak,\nprivate@x.example,look  again,\nada,the axis,lab9.x\n"
+    (tmp_path / "form.csv").write_text(f"Email Address,text,about\n{rows}")
     done = CliRunner().invoke(app, ["manual", "import", str(manual.folder), str(tmp_path / "form.csv")])
     assert done.exit_code == 2
-    assert "nothing was recorded, because of the request 'look again': 'private@x.example': there is no" in done.output
+    assert "line 3, the request 'look again': 'private@x.example': there is no such student" in done.output
+    assert "line 4, the request 'the axis' of 'ada' is about 'lab9.x'; there are" in done.output
+    assert "Nothing was recorded" in done.output
     assert requests.load(manual.folder) == ()
 
 
