@@ -114,6 +114,8 @@ class Intake:
         self._stamped: list[Stamped] = []
         self._tabled: list[Stamped] = []
         """What has a time by a table or the roster, and a mark of its platform."""
+        self._earlier: list[HandedIn] = []
+        """Attempts that later ones have replaced."""
         self.passed_over: list[str] = []
         """What lay among the submissions and is none."""
         self._owners = Owners(roster)
@@ -143,10 +145,9 @@ class Intake:
                             theirs.append(Theirs(person, submission))
             doubts.check_depth(self._owners.unmatched(by_key), self._roster, source, by_key)
             self.passed_over = handed_in.passed_over(folder)
-            earlier = handed_in.earlier_attempts(folder, self._settings.zone)
+            self._earlier = handed_in.earlier_attempts(folder, self._settings.zone)
             self._owners.compare_beginnings(by_key)
             self._owners.notices += doubts.shared_repositories(by_key, self._roster)
-            self._owners.notices += doubts.about_attempts(by_key, earlier, self._settings)
             self._owners.say_namesakes()
             self._owners.set_apart_namesakes(by_key)
             students = []
@@ -154,6 +155,8 @@ class Intake:
                 announce(key)
                 mates = [other for other in by_key if other != key and _share(by_key[other], ones)]
                 students.append(replace(self._take(key, ones), teammates=tuple(sorted(mates))))
+            graded = {student.student: by_key[student.student] for student in students if student.content}
+            self._owners.notices += doubts.about_attempts(graded, self._earlier, self._settings)
         doubts.check_contents(students, self._store.path, self._roster, source)
         times.check_files(self._stamped, self._settings)
         self._say_sources()
@@ -186,7 +189,15 @@ class Intake:
                 return self._taken_once(student, list(several.values()), names)
             return self._taken_of_team(student, list(several.values()), names)
         except Refused as refusal:
-            return replace(student, status=refusal.status, reason=printable(str(refusal), lines=False))
+            reason = printable(str(refusal), lines=False)
+            if (earlier := doubts.attempt_before(theirs, self._earlier)) is None:
+                return replace(student, status=refusal.status, reason=reason)
+            of = f", of {self._settings.local(at):%Y-%m-%d %H:%M %Z}," if (at := earlier.submitted_at) else ""
+            self._owners.notices.append(
+                f"{key}: the last attempt cannot be graded, and {earlier.label} came before it. If that one should "
+                "count, remove what came later from the submissions and run the command again"
+            )
+            return replace(student, status="undecided", reason=f"{reason}; an earlier attempt{of} may count instead")
         except CouldNotFetch as failure:
             status: Literal["no_repository", "could_not_fetch"]
             status = "no_repository" if failure.nowhere else "could_not_fetch"

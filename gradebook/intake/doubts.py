@@ -20,6 +20,8 @@ from gradebook.text_files import some
 _SEVERAL = 3
 """So many different submissions of one team, or so many teams that have different ones, are hardly mistakes."""
 
+_FILES = ("folder", "archive", "file", "repository")
+"""What may be graded, unlike what was typed into a platform."""
 _TABLES = (".csv", ".toml", ".xlsx", ".ods", ".json", ".yml")
 """Suffixes of what instructors keep next to submissions."""
 
@@ -189,6 +191,13 @@ def _files_of_earlier_attempts(by_key: Mapping[str, Sequence[Theirs]], earlier: 
                 "If these should count as well, ask for all files in one attempt"
             )
     return texts
+
+
+def attempt_before(theirs: Sequence[Theirs], earlier: Sequence[HandedIn]) -> HandedIn | None:
+    """The last of a student's earlier attempts that has a file; None where there is none."""
+    names = {(owned.handed_in.platform, owned.handed_in.key) for owned in theirs}
+    files = [thing for thing in earlier if (thing.platform, thing.key) in names and thing.path and thing.kind in _FILES]
+    return max(files, key=lambda thing: thing.attempt, default=None)
 
 
 def without_work(entry: Entry, roster: Roster | None, passed_over: Sequence[str], times: Times) -> Student:

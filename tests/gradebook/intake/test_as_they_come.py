@@ -163,6 +163,24 @@ def test_blackboards_download_is_read_and_the_last_attempt_counts(downloads: Dow
     assert downloads.intake.passed_over == ["Lab_1_al_001_attempt_2026-03-01-20-00-00_lab1.zip (an earlier attempt)"]
 
 
+def test_a_last_attempt_that_cannot_be_graded_waits_for_a_person_if_one_came_before(downloads: Downloads) -> None:
+    """Nobody says of it that it counts, nor that files are lacking."""
+    blackboard(downloads, "al_001", "2026-03-01-20-00-00", b"first = 1\n")
+    downloads.put("Lab_1_al_001_attempt_2026-03-02-09-30-00_labs.rar", b"Rar!")
+    blackboard(downloads, "zoe", "2026-03-01-22-00-00", b"", text="I had no time")
+    downloads.put("Lab_1_zoe_attempt_2026-03-02-09-30-00_labs.rar", b"Rar!")
+    students = take(downloads, "Username,First Name,Last Name\nal_001,Ada,Lovelace\nzoe,Zoë,Müller\n")
+    ada = students["al_001"]
+    assert (ada.status, students["zoe"].status) == ("undecided", "refused")
+    assert ada.reason.startswith("'labs.rar' is a .rar file")
+    assert ada.reason.endswith("; an earlier attempt, of 2026-03-01 20:00 UTC, may count instead")
+    name = "Lab_1_al_001_attempt_2026-03-01-20-00-00_lab1.zip"
+    assert [text for text in downloads.intake.notices if "attempt" in text] == [
+        f"al_001: the last attempt cannot be graded, and {name} came before it. If that one should count, remove what "
+        "came later from the submissions and run the command again"
+    ]
+
+
 @pytest.mark.parametrize(("deadline", "is_named"), [("2026-03-01T23:59", True), ("2026-03-01T19:00", False)])
 def test_a_late_attempt_that_counts_instead_of_one_in_time_is_named(
     downloads: Downloads, deadline: str, is_named: bool
