@@ -66,7 +66,7 @@ class Item:
             "refused": "refused",
             "withheld": "no score yet",
             "outdated": "older work counts",
-            "partly": "a part is missing",
+            "partly": "perhaps a part only",
             "unfetched": "could not be fetched",
         }[self.kind]
 

@@ -65,6 +65,8 @@ class EarlierWork:
     ) -> StudentResult:
         """The line; without its score, if only a part of the earlier submission came again, and points are lost.
 
+        So it is if a lab had points and has none now: perhaps an empty copy was handed in over it.
+
         An override in that lab says that a person has looked.
 
         Args:
@@ -106,12 +108,16 @@ class EarlierWork:
         )  # fmt: skip
 
     def _gone(self, before: str, now: str, lab: Lab, grade: Grade, points_of: LabPoints) -> str:
-        """What to say of a lab of which files did not come again, if that costs points; empty if it does not."""
+        """What to say of a lab that lost all its points, or of which files did not come again, if that costs points.
+
+        Empty if it costs none.
+        """
         earlier, present = (_files(self.folder / self._place(content) / lab.package) for content in (before, now))
-        if not present < earlier:  # whoever adds or renames a file has handed in another lab
-            return ""
-        had = points_of(before, lab)
         has = next((row.points for row in grade.labs if row.id == lab.id), Decimal(0))
+        if not present < earlier:  # whoever adds or renames a file has handed in another lab
+            lost = None if has else points_of(before, lab)
+            return f"{lab.package} had {shown(lost)} points in an earlier submission, and has 0 now" if lost else ""
+        had = points_of(before, lab)
         if (had is None and present) or (had is not None and had <= has):
             return ""
         what = lab.package if not present else some([f"{lab.package}/{name}" for name in sorted(earlier - present)], 3)

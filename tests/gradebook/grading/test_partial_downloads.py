@@ -244,7 +244,7 @@ def test_if_only_a_part_comes_again_the_score_waits_for_a_person(small_class: Sm
     assert '<span class="verdict">no score yet</span>' in (exports / "feedback" / "ada.html").read_text()
     assert "work may be missing: no score until somebody decides" in (exports / "class.html").read_text()
     code, text = review(small_class)
-    assert (code, "a part is missing" in text) == (3, True)
+    assert (code, "perhaps a part only" in text) == (3, True)
     earlier = small_class.out / ada.earlier[0]
     assert f"copy it into this submission, and run the class again: {earlier}" in text
     assert (earlier / "ada.py").is_file()
@@ -253,6 +253,20 @@ def test_if_only_a_part_comes_again_the_score_waits_for_a_person(small_class: Sm
     assert "There is no score yet" not in (exports / "feedback" / "ada.md").read_text()
     shutil.copytree(earlier, folders[0] / part.partition("/")[0], dirs_exist_ok=True)
     assert graded(small_class, labs=(1, 2), **roster)[0].students[0].score == 40
+
+
+def test_if_a_lab_loses_all_points_the_score_waits_for_a_person(small_class: SmallClass) -> None:
+    """Such as by stubs that were handed in over the work: no file is missing."""
+    lab = of_two_labs(small_class, "ada") / "lab1_gpu_basics"
+    graded(small_class, labs=(1, 2))
+    (lab / "passes.txt").rename(lab / "behaviour.txt")
+    (lab / "behaviour.txt").write_text("fails")
+    ada = small_class.grade(labs=(1, 2)).students[0]
+    assert (ada.score, ada.score_if_accepted) == (None, 20)
+    assert ada.reason.endswith("lab1_gpu_basics had 20 points in an earlier submission, and has 0 now")
+    assert (small_class.out / ada.earlier[0] / "passes.txt").is_file()
+    review(small_class, "--accept", "ada", "handing-in")
+    assert grades(small_class)[0]["score"] == "20"
 
 
 def test_points_by_hand_for_what_is_gone_are_a_decision(small_class: SmallClass) -> None:
