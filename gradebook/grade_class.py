@@ -89,6 +89,9 @@ class _Run:
         """Decide what is asked, take the submissions in, and write both down."""
         shutil.rmtree(self._room, ignore_errors=True)  # of a run that was killed
         plan = self._plan()
+        # Else a mistake in them would take every student's score, of earlier runs as well.
+        if self._request.loads and (self._gradebook.seed is None or self._gradebook.plan().digests != plan.digests):
+            self._request.loads(self._course.folder, plan.labs)
         students = self._taken_before() if self._request.submissions is None else self._take_in(plan)
         self._directory = identity.Directory(students, self._known)
         files = excused.load(self._request.out), held_back.load(self._request.out)

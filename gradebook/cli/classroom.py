@@ -18,7 +18,7 @@ from gradebook.cli.plugins import engine_of
 from gradebook.command_name import command
 from gradebook.export import everything, reviews, view
 from gradebook.grade_class import grade_class
-from gradebook.grading import class_summary
+from gradebook.grading import checks_load, class_summary
 from gradebook.grading.description import ClassRequest
 from gradebook.grading.engine import EngineError, OpenEngine
 from gradebook.grading.judge import SandboxJudge
@@ -100,6 +100,7 @@ def grade_submissions(
             deadline=parse_moment(deadline, "--deadline") if deadline else None,
             commit=commit,
             jobs=jobs or (_MANY if other_machines else None),
+            loads=None if other_machines else checks_load.require,
             elsewhere=other_machines,
             regrade=tuple(name.strip() for name in regrade.split(",") if name.strip()) if regrade else (),
         )

@@ -41,7 +41,10 @@ def text(view: View, folder: Path) -> str:
             f"{shlex.quote(str(folder))}"
         )
     if view.broken:
-        lines = [printable(f"  {line.student}: {line.result.reason}", lines=False) for line in view.broken]
+        alike: dict[str, list[str]] = {}
+        for line in view.broken:
+            alike.setdefault(line.result.reason, []).append(line.student)
+        lines = [printable(f"  {some(names)}: {reason}", lines=False) for reason, names in alike.items()]
         regrade = f"{command()} class --out {shlex.quote(str(folder))} --regrade STUDENT"
         blocks.append("\n".join(["could not be graded; remove the reason, then:", *lines, f"  → {regrade}"]))
     if view.held_back:

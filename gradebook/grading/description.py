@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -43,6 +43,8 @@ class ClassRequest:
     commit: str | None = None
     jobs: int | None = None
     """Gradings at the same time; None: as many as this machine takes."""
+    loads: Callable[[Path, Sequence[int]], None] | None = None
+    """Raises where checks of the course's folder do not load; None: what grades says it of each submission."""
     elsewhere: bool = False  # other machines grade, which may have GPUs where this one has none
     regrade: tuple[str, ...] = ()
     """Criteria and students to be graded again."""

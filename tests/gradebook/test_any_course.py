@@ -133,6 +133,32 @@ def test_a_file_with_another_name_is_reported_to_the_instructor(folder: Path) ->
     assert "chen: a file may have another name or place: lab1_walks holds my final walks.py; its name must be" in output
 
 
+def test_checks_that_do_not_load_change_nothing_of_a_class(folder: Path) -> None:
+    """Else everybody would lose the score of an earlier run."""
+    for path in (folder / "submissions").iterdir():
+        if path.stem != "ada":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    run(*CLASS, code=3)  # the others have a time, and no submission
+
+    def scores() -> list[str]:
+        text = (folder / "autumn" / "exports" / "grades.csv").read_text("utf-8-sig")
+        return [row["score"] for row in csv.DictReader(io.StringIO(text)) if row["status"] == "graded"]
+
+    assert scores() == ["10"]
+    checks = next((folder / "course" / "lab1").glob("*/checks.py"))
+    right = checks.read_text()
+    checks.write_text(f"{right}import no_such_module\n")
+    for out in ("autumn", "another"):
+        said = " ".join(run(*(out if word == "autumn" else word for word in CLASS), code=2).split())
+        assert said.startswith(f"could not grade: {checks}:{len(right.splitlines()) + 1}: the checks in course.lab1.")
+        assert said.endswith("Nothing was graded, and the exports are as they were")
+        assert "grading ada" not in said
+    run("--course", "course", "export", "class", "autumn")
+    assert scores() == ["10"]
+    checks.write_text(right)
+    assert "0 submissions to grade" in run(*CLASS, code=3)
+
+
 @pytest.mark.night
 def test_the_whole_demo_has_the_points_that_its_students_deserve(folder: Path) -> None:
     run(*CLASS)

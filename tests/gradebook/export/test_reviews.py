@@ -221,8 +221,9 @@ def test_the_list_cannot_move_the_cursor() -> None:
 
 
 def test_a_grading_that_broke_down_is_open(tmp_path: Path) -> None:
-    rows = [student("ada", graded({})), student("bob", None, status="could_not_grade", reason="checks.py:3: no syntax")]
+    rows = [student("ada", graded({}))]
+    rows += [student(key, None, status="could_not_grade", reason="checks.py:3: no syntax") for key in ("bob", "cleo")]
     text = review_list.text(view.of(a_class(rows)), tmp_path)
-    assert "could not be graded; remove the reason, then:\n  bob: checks.py:3: no syntax\n" in text
+    assert "could not be graded; remove the reason, then:\n  bob, cleo: checks.py:3: no syntax\n" in text
     assert "--regrade STUDENT" in text
     assert "nothing is open" not in text
