@@ -65,7 +65,7 @@ def _of_marks(before: str, after: str) -> str:
         return ""
     return (
         f"people give {after} points now, and {before} before: marks that were given before keep their comments, which "
-        "add and deduct as they did, so look them through"
+        "add and deduct as they did, and points that were typed, so look them through"
     )
 
 

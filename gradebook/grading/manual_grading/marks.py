@@ -44,6 +44,8 @@ class Mark:
     """Ids of reusable comments."""
     adjust: Decimal = Decimal(0)
     """Added to what the comments give."""
+    of: Decimal | None = None
+    """What the criterion was worth then; None if an earlier version wrote it."""
     text: str = ""
     """For this submission only."""
     done: bool = False
@@ -75,7 +77,15 @@ def fits(criterion: Criterion, mark: Mark, comments: Mapping[str, Comment]) -> b
     return not mark.adjust or 0 <= _given(criterion, mark, comments) <= criterion.points
 
 
+def as_of_now(criterion: Criterion, mark: Mark) -> Mark:
+    """The mark, whose typed points stay where the criterion has others by now: `adjust` counts from its maximum."""
+    if criterion.start != "full" or not mark.adjust or mark.of is None:
+        return mark
+    return replace(mark, adjust=mark.adjust + mark.of - criterion.points, of=criterion.points)
+
+
 def _given(criterion: Criterion, mark: Mark, comments: Mapping[str, Comment]) -> Decimal:
+    mark = as_of_now(criterion, mark)
     start = criterion.points if criterion.start == "full" else Decimal(0)
     return start + mark.adjust + sum((comments[name].points for name in mark.comments), Decimal(0))
 
@@ -202,9 +212,10 @@ def _read(path: Path) -> tuple[str, dict[str, Mark]]:
 
 
 def _text(mark: Mark) -> str:
+    of = "" if mark.of is None else f"of = {mark.of:f}\n"
     return (
         f"\n[[mark]]\ncriterion = {quoted(mark.criterion)}\ncontent = {quoted(mark.content)}\n"
-        f"comments = [{', '.join(map(quoted, mark.comments))}]\nadjust = {mark.adjust:f}\n"
+        f"comments = [{', '.join(map(quoted, mark.comments))}]\nadjust = {mark.adjust:f}\n{of}"
         f"text = {paragraphs(mark.text)}\ndone = {str(mark.done).lower()}\nby = {quoted(mark.by)}\n"
         f"at = {mark.at.isoformat()}\nrevision = {mark.revision}\n"
     )
@@ -213,8 +224,9 @@ def _text(mark: Mark) -> str:
 def _event(mark: Mark | None) -> dict[str, object] | None:
     if mark is None:
         return None
-    return {"content": mark.content, "comments": list(mark.comments), "adjust": f"{mark.adjust:f}", "text": mark.text,
-            "done": mark.done, "by": mark.by}  # fmt: skip
+    of = {} if mark.of is None else {"of": f"{mark.of:f}"}
+    return {"content": mark.content, "comments": list(mark.comments), "adjust": f"{mark.adjust:f}", **of,
+            "text": mark.text, "done": mark.done, "by": mark.by}  # fmt: skip
 
 
 def _from_event(event: object, criterion: str) -> Mark | None:
@@ -222,7 +234,8 @@ def _from_event(event: object, criterion: str) -> Mark | None:
         return None
     return Mark(
         criterion=criterion, content=event["content"], comments=tuple(event["comments"]),
-        adjust=Decimal(event["adjust"]), text=event["text"], done=event["done"], by=event["by"], at=_now(),
+        adjust=Decimal(event["adjust"]), of=Decimal(event["of"]) if "of" in event else None, text=event["text"],
+        done=event["done"], by=event["by"], at=_now(),
     )  # fmt: skip
 
 

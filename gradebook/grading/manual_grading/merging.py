@@ -106,6 +106,7 @@ def of_unit(
     rows, anew = [], False
     for criterion in criteria:
         mark = marks_of_unit.get(criterion.id)
+        mark = mark and marks.as_of_now(criterion, mark)
         counts = mark is not None and unit is not None and mark.content == unit.content
         anew |= mark is not None and not counts and (mark.done or bool(mark.text or mark.comments))
         given = marks.points(criterion, mark, manual.comments) if mark and unit and mark.done else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import shlex
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -152,7 +152,7 @@ class Board:
         labs = self._store.path(unit.content)
         shown, texts = report.pictures(labs), report.reports(labs)
         address = f"unit/{unit.id}/picture/"
-        of_unit = marks.load(self.folder, unit.key)
+        of_unit = self._marks(marks.load(self.folder, unit.key).values())
         old = next((mark for mark in of_unit.values() if mark.content != unit.content), None)
         members = {member.student for member in unit.members}
         return _plain(
@@ -246,23 +246,32 @@ class Board:
             )
         mark = Mark(
             criterion=rubric_criterion.id, content=sent.content, comments=tuple(dict.fromkeys(sent.comments)),
-            adjust=sent.adjust.quantize(_CENT), text=sent.text, done=sent.done, by=self.grader, at=_now(),
-            revision=sent.revision,
+            adjust=sent.adjust.quantize(_CENT), of=rubric_criterion.points, text=sent.text, done=sent.done,
+            by=self.grader, at=_now(), revision=sent.revision,
         )  # fmt: skip
         return _plain(marks.change(self.folder, unit.key, mark))
 
     def now(self, name: str, criterion: str) -> Any:
         """The mark that is there, for who came too late."""
-        return _plain(marks.load(self.folder, self._unit(name).key).get(criterion))
+        return _plain(self._marks(marks.load(self.folder, self._unit(name).key).values()).get(criterion))
 
     def undo(self, name: str) -> Any:
         """Take back this grader's last change to a submission; None where there is none."""
-        return _plain(marks.undo(self.folder, self._unit(name).key, self.grader))
+        undone = marks.undo(self.folder, self._unit(name).key, self.grader)
+        return _plain(undone and self._marks([undone])[undone.criterion])
 
     def keep(self, name: str) -> Any:
         """Let marks for an earlier version stand for the one that is there now."""
         unit = self._unit(name)
-        return _plain(marks.keep(self.folder, unit.key, unit.content, self.grader))
+        return _plain(list(self._marks(marks.keep(self.folder, unit.key, unit.content, self.grader)).values()))
+
+    def _marks(self, recorded: Iterable[Mark]) -> dict[str, Mark]:
+        """Marks by criterion, as the page counts them: from what criteria are worth now."""
+        criteria = {criterion.id: criterion for criterion in self._rubric().criterion}
+        return {
+            mark.criterion: marks.as_of_now(criteria[mark.criterion], mark) if mark.criterion in criteria else mark
+            for mark in recorded
+        }
 
     def open(self, name: str) -> None:
         """Say that this grader has a submission open."""

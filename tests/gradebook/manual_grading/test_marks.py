@@ -27,6 +27,18 @@ def test_comments_deduct_from_all_points_or_add_to_none() -> None:
     assert marks.points(ZERO, replace(MARK, comments=("b",), adjust=Decimal("0.5")), known) == Decimal("3.5")
 
 
+def test_points_that_were_typed_stay_if_the_criterion_is_worth_more_and_comments_deduct_as_they_did() -> None:
+    """Three of six points are no nine of twelve. An earlier version did not write what the criterion was worth."""
+    known = {"a": Comment("a", "x", "t", Decimal(-1))}
+    twelve = replace(FULL, points=Decimal(12))
+    typed = replace(MARK, adjust=Decimal(-2), of=Decimal(6))
+    assert [marks.points(one, typed, known) for one in (FULL, twelve)] == [3, 3]
+    assert marks.points(twelve, replace(MARK, of=Decimal(6)), known) == 11
+    assert marks.points(twelve, replace(typed, of=None), known) == 9
+    assert marks.points(replace(ZERO, points=Decimal(12)), replace(typed, comments=(), adjust=Decimal(2)), known) == 2
+    assert not marks.fits(replace(FULL, points=Decimal(2)), typed, known)
+
+
 def test_no_mark_is_worth_less_than_nothing_or_more_than_all() -> None:
     known = {"a": Comment("a", "x", "t", Decimal(-9)), "b": Comment("b", "x", "t", Decimal(9))}
     assert marks.points(FULL, MARK, known) == 0
@@ -35,7 +47,7 @@ def test_no_mark_is_worth_less_than_nothing_or_more_than_all() -> None:
 
 def test_a_mark_is_read_back_as_it_was_given(tmp_path: Path) -> None:
     text = 'two lines:\n  "quotes", \\n, \'\'\', """ and é\t\x7f\nend\n'
-    mark = replace(MARK, text=text, adjust=Decimal("-0.25"), done=True, revision=0)
+    mark = replace(MARK, text=text, adjust=Decimal("-0.25"), of=Decimal("6.5"), done=True, revision=0)
     made = marks.change(tmp_path, "student Zoë/../x", mark)
     assert marks.load(tmp_path, "student Zoë/../x") == {"discussion": made}
     assert made.given == mark.given

@@ -16,7 +16,7 @@ from gradebook.grading.manual_grading import ManualGradingError, marks, requests
 from gradebook.grading.manual_grading.requests import NewRequest
 from gradebook.plugins.grading_ui import presence, server
 from gradebook.plugins.grading_ui.board import Board
-from tests.gradebook.manual_grading.conftest import ManualClass
+from tests.gradebook.manual_grading.conftest import RUBRIC, ManualClass
 
 TOKEN = "a-secret"
 ORIGIN = {"Origin": "http://127.0.0.1:47000"}
@@ -106,6 +106,21 @@ def test_a_picture_can_run_nothing(manual: ManualClass) -> None:
     for number in ("1", "-1", "../../../x"):
         wrong = page.client.get(f"/{TOKEN}/unit/{unit}/picture/{number}", base_url="http://127.0.0.1:47000")
         assert wrong.status_code == 404
+
+
+def test_typed_points_stay_on_the_page_if_the_criterion_is_worth_more(manual: ManualClass) -> None:
+    page = Page(manual)
+    unit = page.unit("Ada")
+    path = f"unit/{unit}/mark/discussion"
+    made = page.ask("PUT", path, mark(manual, "student ada", adjust=-3))[1]
+    manual.write_rubric(text=RUBRIC.replace("points = 6", "points = 12"))
+    shown = page.ask("GET", f"unit/{unit}")[1]["marks"]["discussion"]
+    assert (float(made["adjust"]), float(shown["adjust"])) == (-3, -9)
+    again = mark(manual, "student ada", adjust=-8, revision=1)
+    assert float(page.ask("PUT", path, again)[1]["of"]) == 12
+    undone = page.ask("POST", f"unit/{unit}/undo")[1]
+    assert float(undone["adjust"]) == -9
+    assert manual.line("ada").manual.criteria[0].points == 3  # type: ignore[union-attr]
 
 
 def test_two_graders_on_one_folder_do_not_write_over_each_other(manual: ManualClass) -> None:
