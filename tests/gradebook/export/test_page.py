@@ -162,6 +162,8 @@ def test_who_has_no_grade_is_grouped_by_reason_and_stands_first() -> None:
     assert re.search(r'href="#without">7</a></b><span>without a grade', text)
     section = text[text.index('id="without"') : text.index('id="distribution"')]
     assert section.count("the server does not answer") == 1
+    assert "handed in nothing: 0 points, in no average" in section
+    assert "Mean and median are of these only." in text[text.index('id="distribution"') :]
 
 
 def test_a_remark_about_many_is_made_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
