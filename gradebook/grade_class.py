@@ -66,7 +66,7 @@ def grade_class(request: ClassRequest, open_engine: OpenEngine, console: Console
         with deciding(request.out):
             result, before = class_summary.of(gradebook), changes.exported(request.out)
             everything.write(result, request.out, configuration=run.settings.exports, say=run.say)
-        run.say(changes.text(before, changes.exported(request.out)))
+        run.say(changes.text(before, changes.exported(request.out), result.command("review")))
     return result
 
 
@@ -257,7 +257,7 @@ class _Run:
         if known_by is not None:
             recognised = identity.recognise(known_by, self._known)
             known_by, self._known = recognised.roster, recognised.records
-            for text in (*recognised.notices, *doubtful_rows.notices(known_by)):
+            for text in (*recognised.notices, *doubtful_rows.notices(known_by, self._request.out)):
                 self._progress.say(f"note: {text}")
         names = LabNames.of(self._rubric.labs, plan.labs, self._course.folder)
         known = {student.student: student for student in self._gradebook.students()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -9,6 +10,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Literal
 
+from gradebook.command_name import command
 from gradebox.course.contact import NOBODY, Contact
 from gradebox.run.grade import Grade, LatePenalty, Outcome
 from gradebox.run.overrides import Override
@@ -337,6 +339,12 @@ class ClassResult:
     reports_released: bool = False
     contact: Contact = NOBODY
     """Where students get help, as the course said in the last run."""
+    folder: Path | None = None
+    """The class's, for commands that messages name."""
+
+    def command(self, name: str) -> str:
+        """What to type for a command about this class."""
+        return f"{command()} {name} {'CLASS' if self.folder is None else shlex.quote(str(self.folder))}"
 
     @property
     def checks_max(self) -> Decimal:

@@ -81,7 +81,9 @@ class Book:
         before, options = changes.exported(self.folder), self.options(canvas_assignment_id)
         written = everything.write(self.result, self.folder, configuration=options, say=say)
         news = {student: score for student, score in before.scores.items() if student not in decided}
-        if changed := changes.text(replace(before, scores=news), changes.exported(self.folder)):
+        if changed := changes.text(
+            replace(before, scores=news), changes.exported(self.folder), self.result.command("review")
+        ):
             say(changed)
         return written
 

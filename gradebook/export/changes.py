@@ -13,7 +13,6 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 
 from gradebook import text_files
-from gradebook.command_name import command
 from gradebook.export import FOLDER
 
 _TABLE = "grades.csv"
@@ -45,11 +44,14 @@ def exported(folder: Path) -> Exported:
     return Exported(scores, most.pop() if len(most) == 1 else "", by_hand.pop() if len(by_hand) == 1 else "")
 
 
-def text(before: Exported, after: Exported) -> str:
-    """What is another one now, as a sentence: the maximum, and scores; empty if nothing is."""
+def text(before: Exported, after: Exported, review: str) -> str:
+    """What is another one now, as a sentence: the maximum, and scores; empty if nothing is.
+
+    `review` is the command that gives points back.
+    """
     most = _of_most(before.most, after.most)
     # Of other maxima a lower score is no loss that somebody could give back.
-    scores = _of_scores(before.scores, after.scores, advise=not most)
+    scores = _of_scores(before.scores, after.scores, "" if most else review)
     said = [most, _of_marks(before.by_hand, after.by_hand), scores]
     return "; ".join(filter(None, said))
 
@@ -69,7 +71,7 @@ def _of_marks(before: str, after: str) -> str:
     )
 
 
-def _of_scores(before: Mapping[str, str], after: Mapping[str, str], *, advise: bool) -> str:
+def _of_scores(before: Mapping[str, str], after: Mapping[str, str], review: str) -> str:
     """Scores that are other ones now. Who had none before is no news."""
     changed = {
         student: f"{student} {score} → {after[student] or 'none'}"
@@ -85,10 +87,10 @@ def _of_scores(before: Mapping[str, str], after: Mapping[str, str], *, advise: b
         if after[student] and _number(after[student]) < _number(before[student])
     ]
     said = f"{count} changed since the exports before: {text_files.some(list(changed.values()))}"
-    if not lower or not advise:
+    if not lower or not review:
         return said
     which = f"Lower than before: {', '.join(lower)}. " if len(changed) > _FEW else ""
-    return f"{said}. {which}If nobody should lose points, {command()} review CLASS --override gives them back"
+    return f"{said}. {which}If nobody should lose points, {review} --override gives them back"
 
 
 def _number(score: str) -> Decimal:

@@ -160,7 +160,7 @@ def effect(before: View, after: View, student: str, criterion: str) -> str:
     if criterion not in graded:
         return f"{student}: the points have no effect, because {_no_grade(line, criterion)}"
     if line.result.score is None:
-        return f"{student} has no score yet{_why_no_score(line)}"
+        return f"{student} has no score yet{_why_no_score(line, after)}"
     same = ", as before" if was.result.score == line.result.score else ""
     late = line.result.late
     lost = f"; {deduction(late.points)} for lateness ({late.rule})" if late is not None and late.points else ""
@@ -178,11 +178,11 @@ def replaced(before: View, student: str, new: Override) -> str:
     return f"this replaces {shown(old.points)} points for {old.criterion} of {new.student} ({by}{old.reason})"
 
 
-def _why_no_score(line: Line) -> str:
+def _why_no_score(line: Line, view: View) -> str:
     if (line.result.manual is not None and not line.result.manual.complete) or any(
         not report.counts for report in line.result.reports
     ):
-        return f": people have not graded it to the end ({command()} manual list CLASS)"
+        return f": people have not graded it to the end ({view.result.command('manual list')})"
     return f": {line.result.reason}" if line.result.reason else ""
 
 

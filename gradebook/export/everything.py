@@ -185,7 +185,7 @@ def same_files(class_view: view.View) -> list[str]:
     more = f"; and {len(named) - _GROUPS} more groups" if len(named) > _GROUPS else ""
     return [
         f"students with the same files who are not one team: {'; '.join(named[:_GROUPS])}{more}. "
-        f"{command()} similarity CLASS compares all"
+        f"{class_view.result.command('similarity')} compares all"
     ]
 
 
@@ -204,7 +204,7 @@ def held_back(class_view: view.View) -> list[str]:
     are = "is" if len(names) == 1 else "are"
     return [
         f"{len(names)} {are} held back, with no score and no feedback in the exports: {text_files.some(names)}. A "
-        f"platform keeps what it already has. {command()} review CLASS --release STUDENT ends it"
+        f"platform keeps what it already has. {class_view.result.command('review')} --release STUDENT ends it"
     ]
 
 
@@ -290,7 +290,7 @@ def _of_no_submission(class_view: view.View, folder: Path) -> list[str]:
         return []
     return [
         f"marks for students without a submission, so they count for nothing: {text_files.some(names)}. To give "
-        f"points all the same, use {command()} review CLASS --override"
+        f"points all the same, use {class_view.result.command('review')} --override"
     ]
 
 

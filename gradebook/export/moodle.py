@@ -21,7 +21,6 @@ from collections.abc import Sequence
 from decimal import Decimal
 
 from gradebook import moodle_words, text_files
-from gradebook.command_name import command
 from gradebook.csv_tables import number_in
 from gradebook.export.feedback import summary_html
 from gradebook.export.view import Line, View
@@ -138,7 +137,7 @@ def _zeros(view: View) -> str:
     return (
         f"Moodle has points of these students, who handed in nothing that could be graded, and moodle-worksheet.csv "
         f"replaces them by 0: {text_files.some(having)}. To keep them, excuse the student "
-        f"({command()} review CLASS --excuse STUDENT all REASON), or remove the row before the upload"
+        f"({view.result.command('review')} --excuse STUDENT all REASON), or remove the row before the upload"
     )
 
 

@@ -78,6 +78,7 @@ def of(gradebook: Gradebook) -> ClassResult:
         ),
         students=(),
         contact=Contact(**plan.settings.get("contact", {})),
+        folder=gradebook.folder,
     )
     whole = excused.wholly(let_off, plan.labs)
     held = {entry.student: entry for entry in decisions.held_back}
@@ -195,8 +196,8 @@ def given_overrides(
         )
     if settings.overrides and file.suffix.lower() != ".toml":
         raise overrides.OverrideError(
-            f"{file} is no .toml file. {command()} review CLASS --override STUDENT CRITERION POINTS REASON writes one, "
-            "an entry at a time: give it once for each row of a table"
+            f"{file} is no .toml file. {command()} review {shlex.quote(str(folder))} --override STUDENT CRITERION "
+            "POINTS REASON writes one, an entry at a time: give it once for each row of a table"
         )
     return overrides.load(file, points, former) if file.is_file() or settings.overrides else ()
 
@@ -216,7 +217,7 @@ def dump(folder: Path) -> str:
             del row[name]
     for student in students:
         student["taken_at"] = None
-    document = {**vars(result), "made_at": None, "students": students, "gradings": history}
+    document = {**vars(result), "made_at": None, "folder": None, "students": students, "gradings": history}
     return (
         json.dumps(comparable(reading.plain(document)), indent=1, sort_keys=True, ensure_ascii=False, default=str)
         + "\n"

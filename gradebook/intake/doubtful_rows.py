@@ -6,6 +6,7 @@ Not for reading a roster (`roster_files.py`), nor for what was handed in (`doubt
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -144,7 +145,7 @@ def _undone(letters: re.Match[str]) -> str:
         return letters[0]
 
 
-def notices(roster: Roster) -> tuple[str, ...]:
+def notices(roster: Roster, folder: Path | None = None) -> tuple[str, ...]:
     """What an instructor should look at."""
     entries = roster.entries
     return tuple(
@@ -158,20 +159,20 @@ def notices(roster: Roster) -> tuple[str, ...]:
                 no_addresses(entries),
                 damaged_names(entries),
                 spelt_teams(entries),
-                *decisions(entries),
+                *decisions(entries, folder),
             ),
         )
     )
 
 
-def decisions(entries: Iterable[Entry]) -> list[str]:
+def decisions(entries: Iterable[Entry], folder: Path | None) -> list[str]:
     """What to say of columns with decisions, which nothing reads from a roster."""
     students: dict[str, list[str]] = {}
     for entry in entries:
         for title, cell in entry.columns.items() if not entry.columns.keys() >= OF_OURS else ():
             if re.sub(r"[\W_]", "", title).casefold() in _UNREAD and not says_nothing(cell) and folded(cell) != "no":
                 students.setdefault(title, []).append(entry.student)
-    review = f"{command()} review CLASS"
+    review = f"{command()} review {'CLASS' if folder is None else shlex.quote(str(folder))}"
     where = {"[extensions]": "write it into [extensions] of class.toml"}
     where |= {option: f"{review} {option}" for option in ("--excuse", "--override")}
     return [
