@@ -73,6 +73,7 @@ def export_feedback(
     out: Annotated[Path | None, typer.Option(help="Where to (default: feedback-FORM, a zip or a folder).")] = None,
 ) -> None:
     """Write the feedback of a class in the form in which a platform takes it for everybody at once."""
+    from gradebook import text_files
     from gradebook.export import FOLDER as EXPORTS
     from gradebook.export import delivery
     from gradebook.export.book import Book
@@ -94,6 +95,8 @@ def export_feedback(
     echo(f"wrote {written}{delivery.NEXT_STEP[chosen].format(shlex.quote(str(written)))}")
     if left_out:
         echo(f"not in it: {'; '.join(left_out)}")
+    if chosen != "gradescope" and (names := [line.who for line in book.view.undecided]):
+        note(f"no score yet, and their feedback says so: {text_files.some(names)}")
 
 
 @export_app.command("gradescope-autograder")

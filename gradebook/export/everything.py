@@ -145,6 +145,11 @@ def notices(result: ClassResult, folder: Path, chosen: Options | None = None) ->
     """What an instructor should know before handing the exports over."""
     class_view = view.of(result, reviews.load(folder))
     texts = platforms(class_view, chosen or Options())
+    if count := len(class_view.waiting):
+        texts.append(
+            f"{count} submission{' is' if count == 1 else 's are'} not graded yet, because the run was stopped: go on "
+            f"with {command()} class --out {shlex.quote(str(folder))}"
+        )
     by_hand = {line.student for line in class_view.by_hand_open}  # they have a note of their own
     if undecided := [line.who for line in class_view.undecided if line.student not in by_hand]:
         names = text_files.some(undecided)

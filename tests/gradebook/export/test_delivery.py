@@ -52,6 +52,16 @@ def test_moodle_finds_each_participant_by_the_name_of_the_file(small_class: Smal
     assert "Ada_Lovelace/x" in parts["7", "assignfeedback", "file", "feedback.html"]
 
 
+def test_whose_feedback_is_no_result_yet_is_named(small_class: SmallClass, tmp_path: Path) -> None:
+    folder = grade(small_class, "student,name\nada,Ada\nbob,Bob\n", "ada", "mallory")
+    said = export(folder, "folders", tmp_path / "f")
+    assert "note: no score yet, and their feedback says so: bob" in said
+    small_class.hands_in("bob")
+    shutil.rmtree(small_class.submissions / "mallory")
+    small_class.grade(roster=tmp_path / "roster.csv")
+    assert "no score yet" not in export(folder, "folders", tmp_path / "f")
+
+
 def test_gradescope_looks_results_up_by_address_or_sid(small_class: SmallClass, tmp_path: Path) -> None:
     roster = "Name,SID,Email\nAda,S1,ada@x.edu\nBob,S2,family@x.edu\nCat,S3,family@x.edu\n"
     folder = grade(small_class, roster, "S1", "S2")

@@ -76,6 +76,12 @@ def score(folder: Path, name: str) -> str:
     return next(line.rpartition(",")[2] for line in lines if f",{name}," in line)
 
 
+def test_who_is_not_graded_yet_is_counted_with_the_command_that_goes_on(tmp_path: Path) -> None:
+    waiting = a_class([student(name, None, status="waiting") for name in ("ada", "bob")])
+    text = everything.notices(waiting, tmp_path)[0]
+    assert text.startswith("2 submissions are not graded yet, because the run was stopped: go on with gpulabs class ")
+
+
 def test_a_graded_class_has_all_exports(book: Path) -> None:
     names = {path.relative_to(book / "exports").as_posix() for path in (book / "exports").rglob("*") if path.is_file()}
     each = [f"{folder}.{suffix}" for folder, suffix in (("feedback/{}", "html"), ("feedback/{}", "md"))]
