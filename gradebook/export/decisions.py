@@ -121,7 +121,8 @@ def override(
             written = overrides.load(draft, rubric, former)
         except OverrideError as error:
             # The earlier entries were accepted, so the new one is wrong, and not a line of the file.
-            raise OverrideError(re.sub(rf"^{re.escape(str(draft))}(:\d+)?: ", "", str(error))) from None
+            said = re.sub(rf"^{re.escape(str(draft))}(:\d+)?: ", "", str(error))
+            raise OverrideError(said.removesuffix(overrides.OF_AN_ENTRY)) from None
         if {(entry.student, entry.criterion): entry for entry in written} != after:
             raise OverrideError(f"{file} is written in a way that cannot be changed here; change it by hand")
         draft.replace(file)

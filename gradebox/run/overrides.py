@@ -25,6 +25,8 @@ from gradebox.common import reading
 from gradebox.course.rubric import Rubric
 
 DEFAULT_FILE = "overrides.toml"
+OF_AN_ENTRY = ": correct points, or remove the entry if the criterion had more points before"
+"""What to do about points that an entry of a file cannot have."""
 
 
 class OverrideError(ValueError):
@@ -82,8 +84,7 @@ def _check(
             raise document.error((*place, "criterion"), f"there is no criterion {entry.criterion!r}; {meant}")
         if not 0 <= entry.points <= most[entry.criterion]:
             text = f"points = {entry.points}, but {entry.criterion} gives 0 to {most[entry.criterion]}"
-            remedy = "correct points, or remove the entry if the criterion had more points before"
-            raise document.error((*place, "points"), f"{text}: {remedy}")
+            raise document.error((*place, "points"), f"{text}{OF_AN_ENTRY}")
         if (entry.student, entry.criterion) in pairs:
             raise document.error(place, f"{entry.criterion} of {entry.student} stands twice; keep one")
         pairs.add((entry.student, entry.criterion))

@@ -158,7 +158,7 @@ def test_an_override_is_added_after_the_others(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("criterion", "points", "reason", "message"),
     [
-        ("lab1.memory", "6", "x", "gives 0 to 5"),
+        ("lab1.memory", "6", "x", "gives 0 to 5$"),
         ("lab1.memory", "NaN", "x", "is no number"),
         ("lab1.memory", "half", "x", "is no number"),
         ("lab1.nothing", "1", "x", "no criterion"),
