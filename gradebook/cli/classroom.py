@@ -6,6 +6,7 @@ import signal
 import sqlite3
 import sys
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -16,7 +17,7 @@ from gradebook.cli.echo import echo
 from gradebook.cli.host import course, folder
 from gradebook.cli.plugins import engine_of
 from gradebook.command_name import command
-from gradebook.export import everything, reviews, view
+from gradebook.export import everything, overview, reviews, view
 from gradebook.grade_class import grade_class
 from gradebook.grading import checks_load, class_summary
 from gradebook.grading.description import ClassRequest
@@ -164,17 +165,28 @@ def _misplaced(line: view.Line) -> list[str]:
     return list(dict.fromkeys(texts))
 
 
+def _remarks(class_view: view.View) -> Iterator[tuple[str, Sequence[view.Line]]]:
+    """What is to be known of files, with all whom it is about; of very many those that are alike once."""
+    remarked = class_view.remarked
+    kinds: dict[str, list[view.Line]] = {}
+    for reason, lines in remarked:
+        kinds.setdefault(reason if len(remarked) <= _LINES else overview.alike(lines[0]), []).extend(lines)
+    for alike in kinds.values():
+        reasons = {line.result.reason for line in alike}
+        yield f"{'for example, ' * (len(reasons) > 1)}{alike[0].result.reason}", alike
+
+
 def _show(result: ClassResult, out: Path) -> int:
     """Say in a few lines what came out, and return the exit code."""
-    overview = view.of(result, reviews.load(out))
-    results = [line.result for line in overview.lines]
+    class_view = view.of(result, reviews.load(out))
+    results = [line.result for line in class_view.lines]
     by_status = Counter(student.status for student in results)
     review, refused, not_theirs = (
-        {item.student for item in overview.open if item.kind in kinds}
+        {item.student for item in class_view.open if item.kind in kinds}
         for kinds in (("check",), ("refused",), ("withheld", "outdated", "partly", "unfetched"))
     )
     console = Console(highlight=False, soft_wrap=True)
-    outside = {line.student for line in overview.strangers}
+    outside = {line.student for line in class_view.strangers}
     members = [student for student in results if student.student not in outside]
     count = sum(student.status == "graded" for student in members)
     others = f", and {len(outside)} that {'is' if len(outside) == 1 else 'are'} not in the roster" if outside else ""
@@ -193,9 +205,9 @@ def _show(result: ClassResult, out: Path) -> int:
         for reason, names in alike.items():
             for named in names if len(names) <= _LINES else [text_files.some(names, most=_LINES)]:
                 console.print(f"  {named}: {text}{f': {reason}' if reason else ''}", markup=False)
-    if late := [line.who for line in overview.lines if line.grade is not None and line.result.late is not None]:
+    if late := [line.who for line in class_view.lines if line.grade is not None and line.result.late is not None]:
         console.print(f"{len(late)} late: {text_files.some(late)}", markup=False)
-    if nothing := [line.who for line in overview.counted if line.result.score == 0]:
+    if nothing := [line.who for line in class_view.counted if line.result.score == 0]:
         console.print(f"{len(nothing)} graded with 0 points: {text_files.some(nothing)}", markup=False)
     if review:
         console.print(
@@ -210,19 +222,19 @@ def _show(result: ClassResult, out: Path) -> int:
         text = "without a certain score (older work, several, a part or none was found), so no export has a 0 for them"
         console.print(f"{len(not_theirs)} {text}: {command()} review {shlex.quote(str(out))}", markup=False)
     chosen = everything.options(class_summary.exports_table(out))
-    decided = (*everything.held_back(overview), *everything.lowering(overview), *everything.older(overview))
-    decided += tuple(everything.same_files(overview))
-    notices = (*everything.platforms(overview, chosen), *decided)
-    for text in (*notices, *everything.of_manual_grading(overview, result, out)):
+    decided = (*everything.held_back(class_view), *everything.lowering(class_view), *everything.older(class_view))
+    decided += tuple(everything.same_files(class_view))
+    notices = (*everything.platforms(class_view, chosen), *decided)
+    for text in (*notices, *everything.of_manual_grading(class_view, result, out)):
         console.print(text, markup=False)
-    for reason, lines in overview.remarked:
+    for reason, lines in _remarks(class_view):
         console.print(f"  {text_files.some([line.who for line in lines])}: {reason}", markup=False)
     misplaced: dict[str, list[str]] = {}
-    for line in overview.graded:
+    for line in class_view.graded:
         for text in _misplaced(line):
             misplaced.setdefault(text, []).append(line.who)
     for text, students in misplaced.items():
-        of_all = 1 < len(students) == len(overview.graded) and "is imported" not in text
+        of_all = 1 < len(students) == len(class_view.graded) and "is imported" not in text
         course = ". It is so for all: perhaps a probe names a wrong module (gradebox lint --course)" if of_all else ""
         console.print(f"  {text_files.some(students)}: {text}{course}", markup=False)
     console.print(f"gradebook and exports: {out}", markup=False)

@@ -33,7 +33,7 @@ _WORDS = {
 """Why there is no grade, most urgent first."""
 _SAY_ALL = ("missing", "by_hand", "not_released")
 """Words that need no reason next to them."""
-_NUMBERS = re.compile(r"\d+")
+_NUMBERS = re.compile(r"\b[0-9a-f]{7,40}\b|\d+")
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def without_grade(view: View) -> tuple[Group, ...]:
     groups: dict[tuple[str, str], list[Line]] = {}
     for line in view.lines:
         if (kind := _kind(line)) is not None:
-            groups.setdefault((kind, _alike(line)), []).append(line)
+            groups.setdefault((kind, alike(line)), []).append(line)
     order = list(_WORDS)
     ranked = sorted(groups.items(), key=lambda item: (order.index(item[0][0]), -len(item[1])))
     return tuple(
@@ -182,8 +182,8 @@ def _kind(line: Line) -> str | None:
     return "by_hand" if manual is not None and manual.released and not manual.complete else None
 
 
-def _alike(line: Line) -> str:
-    """The reason without what is the student's own: their name and numbers."""
+def alike(line: Line) -> str:
+    """The reason without what is the student's own: their name, commits and numbers."""
     reason = line.result.reason
     for own in sorted({line.student, line.result.name, line.result.team} - {""}, key=len, reverse=True):
         reason = reason.replace(own, "…")

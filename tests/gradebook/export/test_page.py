@@ -178,6 +178,20 @@ def test_a_remark_about_many_is_made_once(tmp_path: Path, capsys: pytest.Capture
     assert f"  s1, s2, s3: {shallow}\n" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("count", "lines"), [(20, 20), (21, 1)])
+def test_of_very_many_remarks_those_that_are_alike_are_one(
+    count: int, lines: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "lab1 had {} points in an earlier submission, commit {:010x}, and has 0 now"
+    rows = [student(f"s{n:02}", graded({}), reason=text.format(n + 1, 64**n % 2**40)) for n in range(count)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(classroom.class_summary, "exports_table", lambda out: {})
+        classroom._show(a_class(rows), tmp_path)
+    said = [line for line in capsys.readouterr().out.splitlines() if line.endswith("and has 0 now")]
+    assert len(said) == lines
+    assert ("s04 and 16 more: for example, lab1 had 1 points" in said[0]) == (lines == 1)
+
+
 def test_many_who_are_missing_do_not_hide_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for count, lines in ((20, 20), (21, 1)):
         rows = [student(f"s{n:02}", None, status="missing", score=Decimal(0)) for n in range(count)]
