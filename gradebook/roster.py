@@ -147,8 +147,10 @@ class Roster:
         return None if self._teams else team_column(name for name, _ in cells) or next(like, None)
 
     def _known(self, handle: str) -> Entry | None:
+        if (entry := self._identified(handle)) is not None:
+            return entry  # without a look at names, which takes its time in a class of hundreds
         named = self.named(handle)
-        return self._identified(handle) or (named[0] if len(named) == 1 else None)
+        return named[0] if len(named) == 1 else None
 
     def _identified(self, handle: str) -> Entry | None:
         entries = self.identified(handle)

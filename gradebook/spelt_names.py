@@ -5,6 +5,7 @@ Not for identifiers, nor for what two students share (`roster.py`).
 
 from __future__ import annotations
 
+import functools
 import re
 import unicodedata
 from collections import Counter
@@ -151,5 +152,6 @@ def _says_so_plainly(words: Counter[str], entry: _Named, known: set[str], identi
     return False
 
 
+@functools.lru_cache(maxsize=2**14)  # of each student, for each name that is in no list: a class has hundreds of both
 def _words(text: str) -> Counter[str]:
     return Counter(_WORD.findall(folded(text)))

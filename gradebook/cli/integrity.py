@@ -140,14 +140,16 @@ def _submissions(source: Path, room: Path) -> tuple[dict[str, Path], list[Studen
 
 
 def _names(students: list[Student]) -> dict[str, str]:
-    """What to call students next to their keys: a team's by the team; who is not in the roster may be staff."""
+    """What to call students next to their keys: a team's by all of it; who is not in the roster may be staff."""
     has_roster = any(student.columns for student in students)
     called = {student.student: student.name for student in students if student.name}
+    own = dict(called)
     for student in students:
         if has_roster and not student.columns:
             called[student.student] = f"{student.name}, not in the roster".removeprefix(", ")
         elif student.teammates:
-            whose = f"team {student.team}" if student.team else f"with {some(student.teammates)}"
+            others = some([own.get(teammate, teammate) for teammate in student.teammates])
+            whose = f"team {student.team} with {others}" if student.team else f"with {others}"
             called[student.student] = f"{student.name}, {whose}".removeprefix(", ")
     return called
 

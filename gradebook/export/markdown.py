@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 
 _SPECIAL = re.compile(r"([\\`*_\[\]#!|<>~&$])")
+_ADDRESS = re.compile(r"(https?://[\w/:.?=&%#~+,;@-]+)")
+"""Programs make a link of it by themselves, and take a backslash in it for a part."""
 _BACKTICKS = re.compile(r"`+")
 
 
 def escaped(text: str) -> str:
     """`text` as one line of Markdown that means nothing but itself."""
-    return _SPECIAL.sub(r"\\\1", " ".join(text.split()))
+    parts = _ADDRESS.split(" ".join(text.split()))  # every second one is an address
+    return "".join(part if place % 2 else _SPECIAL.sub(r"\\\1", part) for place, part in enumerate(parts))
 
 
 def code_block(text: str) -> list[str]:

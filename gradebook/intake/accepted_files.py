@@ -174,7 +174,8 @@ class Budget:
         self._left -= count
         if self._left < 0:
             raise Refused(
-                f"is larger than {self._limit / 2**20:g} MiB; hand in the labs only, without data sets and checkpoints"
+                f"is larger than {self._limit / 2**20:g} MiB, all its files together; hand in the labs only, without "
+                "data sets and checkpoints"
             )
 
 

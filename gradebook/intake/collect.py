@@ -332,8 +332,10 @@ class Intake:
         pushes = next(filter(None, known), ())
         chosen = commits.choose(repository, submission.rev or self._rev, deadline, self._settings.git, pushes)
         before = self._graded_before.get(student.student, "")
+        others = {name for name, commit in self._graded_before.items() if commit == chosen.commit.id}
+        was_anothers = bool(others - {student.student})  # the roster gave this repository to somebody else
         # One that was there and belongs to no branch any more, because somebody pushed by force.
-        if before and before != chosen.commit.id and not repository.contains(before, before):
+        if before and before != chosen.commit.id and not was_anothers and not repository.contains(before, before):
             why = (
                 "is not in this clone, which is shallow (git clone --depth): it may be older than the clone's first "
                 "commit, or replaced"

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 import grader
-from gradebook.export import everything, feedback, view
+from gradebook.export import everything, feedback, markdown, view
 from gradebook.export.book import Book
 from gradebook.export.reviews import Accepted
 from gradebook.export.view import Line
@@ -29,6 +29,11 @@ REPORTS = {
 NOTE = IntegrityNote("open", "/etc/passwd", "benchmark.py:3", "lab1.benchmark.warmed_up")
 GIVEN = Override("ada", "lab1.analysis", Decimal("4.5"), "right, in <other> units")
 LATE = LatePenalty(seconds_late=93_600, points=Decimal(6), rule="30 % per day, 1 day")
+
+
+def test_an_address_in_markdown_is_no_other_one() -> None:
+    text = "see https://forum.example/?a=1&b_c=2, *not* <b>"
+    assert markdown.escaped(text) == r"see https://forum.example/?a=1&b_c=2, \*not\* \<b\>"
 
 
 def line_of(result: StudentResult, *accepted: Accepted) -> Line:

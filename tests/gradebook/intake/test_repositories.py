@@ -325,10 +325,10 @@ def test_a_commit_that_is_checked_out_leaves_the_branch_to_be_graded(tmp_path: P
 def test_a_graded_commit_that_is_pushed_away_is_named(tmp_path: Path, repository: Repository) -> None:
     first = repository.commit("one", 1)
 
-    def notices() -> list[str]:
+    def notices(**others: str) -> list[str]:
         intake = Intake(
             Settings(deadline=DEADLINE), None, Store(tmp_path / "store"), tmp_path / "room", None,
-            graded_before={"ada": first},
+            graded_before={"ada": first, **others},
         )  # fmt: skip
         intake.take_all(tmp_path / "source", lambda name: None)
         return [text for text in intake.notices if "which an earlier run graded" in text]
@@ -340,6 +340,8 @@ def test_a_graded_commit_that_is_pushed_away_is_named(tmp_path: Path, repository
     (text,) = notices()
     assert text.startswith(f"ada: commit {first[:10]}, which an earlier run graded, is not in the repository any more")
     assert "of 2026-03-05 12:00 UTC counts now" in text
+    # The roster gave Bob's repository to Ada: nobody has changed a history.
+    assert notices(bob=repository.git("rev-parse", "HEAD")) == []
 
 
 def test_a_shallow_clone_may_lack_what_was_in_time(tmp_path: Path, repository: Repository) -> None:

@@ -297,7 +297,11 @@ def test_who_is_outside_the_roster_is_called_so() -> None:
 
 def test_who_stands_for_a_team_is_called_by_it() -> None:
     ada = Student(student="ada", name="Ada", columns={"student": "ada"}, team="red", teammates=("bob",), status="taken")
-    assert _names([ada]) == {"ada": "Ada, team red"}
+    assert _names([ada]) == {"ada": "Ada, team red with bob"}
+    assert _names([ada, replace(ada, student="bob", name="Bob Ross", teammates=("ada",))]) == {
+        "ada": "Ada, team red with Bob Ross",
+        "bob": "Bob Ross, team red with Ada",
+    }
     assert _names([replace(ada, team="")]) == {"ada": "Ada, with bob"}
 
 
