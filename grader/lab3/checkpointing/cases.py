@@ -227,7 +227,7 @@ class ResumedRun:
 
 @dataclass(frozen=True, kw_only=True)
 class ResumeReply:
-    """The trainings, and the bytes of the checkpoint in the end."""
+    """The trainings, and a checkpoint's bytes: after `kept_after` epochs, or in the end if it was not seen then."""
 
     runs: list[ResumedRun]
     content: Array
@@ -254,6 +254,8 @@ class Resume(ProbeInputs[ResumeReply], probe="lab3.checkpointing.resume"):
     """How long it takes to collect the state of a model."""
     content: Array = None
     """Bytes of a checkpoint that is there before; None: there is none."""
+    kept_after: int = 0
+    """After how many epochs of the first training the checkpoint's bytes are kept, as if it was killed then."""
 
 
 def _either(name: str, field: str) -> Dimension:
@@ -340,10 +342,13 @@ def saved(generator: InputGenerator, *, replicated: bool) -> Save:
 
 @dataclass(frozen=True)
 class Resumption:
-    """A training that stops after some epochs and goes on from its checkpoint, and the same without a break."""
+    """A training that is killed after some epochs and goes on from its checkpoint, and the same without a break."""
 
     epochs: int
     stop: int
+    """After how many epochs its checkpoint is taken. It is asked for more, so that it cannot know the last one."""
+    asked: int
+    """Epochs that `stopped` is asked for."""
     whole: Resume
     stopped: Resume
     again: Resume
@@ -374,7 +379,8 @@ def resumption(generator: InputGenerator) -> Resumption:
         "momentum": 0.9,
         "seed": generator.integer(1, 99),
     }
-    epochs, stop = 5, generator.integer(2, 3)
+    epochs, stop = 5, generator.integer(1, 3)
+    asked = generator.integer(stop + 1, epochs)
     inputs = generator.normal(samples, features)
     targets = np.float32(3) * (inputs @ generator.normal(features, outputs)) + generator.normal(samples, outputs)
     weights = generator.normal(4, outputs, features)
@@ -394,7 +400,8 @@ def resumption(generator: InputGenerator) -> Resumption:
     return Resumption(
         epochs,
         stop,
+        asked,
         whole=case(weights, [epochs], path_objects[:1], checkpointed=False),
-        stopped=replace(case(weights, [stop], path_objects[:1]), saving_seconds=0.15),
+        stopped=replace(case(weights, [asked], path_objects[:1]), saving_seconds=0.15, kept_after=stop),
         again=case(weights[1:], [epochs, epochs, stop], path_objects[1:]),
     )

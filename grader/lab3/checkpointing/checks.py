@@ -349,10 +349,15 @@ class TestCheckpointing:
         versions: bool,
     ) -> None:
         whole, stopped, again = replies
-        epochs, stop = case.epochs, case.stop
+        epochs, stop, asked = case.epochs, case.stop, case.asked
         (unbroken,), (begun,), (resumed, *complete) = whole.runs, stopped.runs, again.runs
         steps = unbroken.batches // epochs
         what = f"train() on 2 ranks, stopped after {stop} of {epochs} epochs and started again with its checkpoint"
+        seen = f"versions of the checkpoint that rank {rank} saw in its forward passes and at the end"
+        if versions:  # else the checkpoint is not the one after `stop` epochs
+            at_the_end = begun.versions == 1
+            hint = AT_THE_END if at_the_end else EACH_EPOCH
+            require_equal(begun.versions, asked, what=f"{seen}, in {asked} epochs", hint=hint)
         require_equal(
             resumed.batches,
             steps * (epochs - stop),
@@ -384,11 +389,11 @@ class TestCheckpointing:
         reported = [run.epochs for run in (*whole.runs, *stopped.runs, *again.runs)]
         require_equal(
             reported,
-            [epochs, stop, epochs, epochs, epochs],
-            what=f"train(): DdpTraining.epochs with epochs={epochs}; with epochs={stop}; with epochs={epochs} and the "
+            [epochs, asked, epochs, epochs, epochs],
+            what=f"train(): DdpTraining.epochs with epochs={epochs}; with epochs={asked}; with epochs={epochs} and the "
             f"checkpoint of {stop}; with epochs={epochs} and with epochs={stop} and the checkpoint of {epochs}",
             hint=EPOCHS_AS_ASKED
-            if reported == [epochs, stop, epochs, epochs, stop]
+            if reported == [epochs, asked, epochs, epochs, stop]
             else "Report the epochs that the model has seen in all.",
         )
         counted = [run.steps for run in again.runs]
@@ -405,7 +410,7 @@ class TestCheckpointing:
             require_close(actual, loss, relative=1e-6, what=losses_of)
         if not versions:
             return
-        for training, written, given in ((stopped, stop, 0), (again, epochs - stop, 2)):
+        for training, written, given in ((stopped, asked, 0), (again, epochs - stop, 2)):
             if training.events is not None:
                 made = sum(each["path"] == RESUMED and each["act"] in _MADE for each in training.events)
                 require(
@@ -413,18 +418,17 @@ class TestCheckpointing:
                     f"{what}: the checkpoint was written {made - given} times in {written} epochs",
                     AT_THE_END if made > given else EACH_EPOCH,
                 )
-        of_seconds = f"train() with a checkpoint after each of {stop} epochs: DdpTraining.seconds on rank {rank}"
+        of_seconds = f"train() with a checkpoint after each of {asked} epochs: DdpTraining.seconds on rank {rank}"
         require(
             number(begun.seconds, of_seconds) >= begun.least_seconds,
             f"{of_seconds}: saw {seconds(number(begun.seconds, of_seconds))}, expected at least "
             f"{seconds(begun.least_seconds)} (first to last forward pass in training)",
             NOT_TIMED,
         )
-        at_the_end = [begun.versions, resumed.versions] == [1, 2]
+        at_the_end = resumed.versions == 2
         require_equal(
-            [begun.versions, resumed.versions],
-            [stop, epochs - stop + 1],
-            what=f"versions of the checkpoint that rank {rank} saw in its forward passes and at the end, in {stop} "
-            f"epochs and in the {epochs - stop} that followed",
+            resumed.versions,
+            epochs - stop + 1,
+            what=f"{seen}, in the {epochs - stop} epochs after a checkpoint of {stop}",
             hint=AT_THE_END if at_the_end else EACH_EPOCH,
         )

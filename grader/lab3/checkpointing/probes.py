@@ -49,7 +49,7 @@ from grader.lab3.checkpointing.cases import (
 from grader.lab3.shared.cases.modules import DDP
 from grader.lab3.shared.probes.models import Layers, flat, regression
 from grader.lab3.shared.probes.optimizers import numbers_of, trained
-from grader.lab3.shared.probes.versions import noting_version, version, watch_names, whole_versions
+from grader.lab3.shared.probes.versions import content_of, noting_version, version, watch_names, whole_versions
 from grader.shared.probes.calls import if_accepted
 from grader.shared.probes.kept import function, nap, notes
 from grader.shared.probes.looks import written_bytes
@@ -354,8 +354,9 @@ def _files(folder: Path) -> set[str]:
 def resume(student: Student, inputs: Resume) -> ResumeReply:
     """`train`, once for each number of epochs, each time with a new model.
 
-    With a checkpoint: what it is in the end comes back, and how many versions of it the model's forward passes met,
-    with the last one. Nothing else passes from one request to the next: what a module remembers does not help.
+    With a checkpoint: what it is after `kept_after` epochs or in the end comes back, and how many versions of it the
+    model's forward passes met, with the last one. Nothing else passes from one request to the next: what a module
+    remembers does not help.
     """
     torch.set_num_threads(1)
     train = student.module(DDP).train
@@ -366,7 +367,7 @@ def resume(student: Student, inputs: Resume) -> ResumeReply:
     path = Path(student.rendezvous.removeprefix("file://")).parent / RESUMED
     if inputs.content is not None:
         _written(path.with_name(f"given-{student.rank}.pt"), inputs.content).replace(path)
-    runs = []
+    runs, kept = [], b""
     for index, epochs in enumerate(inputs.until):
         note, versions = notes()
         passed, passes = notes()
@@ -389,6 +390,8 @@ def resume(student: Student, inputs: Resume) -> ResumeReply:
         )
         report = fields(result, DdpTraining, "train()")
         trained = [each for each in passes() if each.training]
+        seen = [*versions(), version(path, model)]
+        kept = kept or content_of(seen, inputs.kept_after)
         runs.append(
             ResumedRun(
                 weight=model.linear.weight.detach(),
@@ -398,11 +401,11 @@ def resume(student: Student, inputs: Resume) -> ResumeReply:
                 losses=report["losses"],
                 seconds=report["seconds"],
                 least_seconds=trained[-1].end - trained[0].begin if trained else 0.0,
-                versions=whole_versions([*versions(), version(path, model)]),
+                versions=whole_versions(seen),
             )
         )
     return ResumeReply(
         runs=runs,
-        content=_bytes(path.read_bytes() if path.is_file() else b""),
+        content=_bytes(kept or (path.read_bytes() if path.is_file() else b"")),
         events=SystemReading("file_events"),  # type: ignore[arg-type]
     )

@@ -15,9 +15,6 @@ from grader.shared.probes.kept import function, notes
 from grader.shared.probes.looks import read_bytes
 from grader.shared.probes.support import exact
 
-_SHOWN = 4
-"""Weights by which others are known to be in a file."""
-
 
 class Version(NamedTuple):
     """A file as it was seen."""
@@ -27,6 +24,7 @@ class Version(NamedTuple):
     size: int
     holds_weights: bool
     """Whether the weights that the model had just then are in it as they are, in no compressed form."""
+    content: bytes
 
 
 def noting_version(path: Path, note: Callable[[Version | None], None]) -> Callable[..., None]:
@@ -40,22 +38,33 @@ def version(path: Path, model: nn.Module) -> Version | None:
         status, content = path.stat(), read_bytes(str(path))
     except OSError:
         return None
-    weight = exact(next(model.parameters()), "a parameter").detach().cpu().flatten()[:_SHOWN]
-    return Version((status.st_ino, status.st_mtime_ns), status.st_size, weight.numpy().tobytes() in content)
+    weight = exact(next(model.parameters()), "a parameter").detach().cpu().flatten()
+    return Version((status.st_ino, status.st_mtime_ns), status.st_size, weight.numpy().tobytes() in content, content)
 
 
 def whole_versions(seen: Sequence[Version | None]) -> int:
     """How many versions there were, without those that are too small to hold what the last one holds, or lack the
     weights of their time. These are looked for where a version is seen first: in the first pass after it was written.
     """
+    versions = _versions(seen)
+    if not versions:
+        return 0
+    last = versions[-1]
+    return sum(2 * each.size >= last.size and each.holds_weights >= last.holds_weights for each in versions)
+
+
+def content_of(seen: Sequence[Version | None], number: int) -> bytes:
+    """What the file held in this one of its versions, counted from 1; nothing if that is none of them."""
+    return b"".join(each.content for each in _versions(seen)[number - 1 : number]) if number else b""
+
+
+def _versions(seen: Sequence[Version | None]) -> list[Version]:
+    """Each as it was first seen, in this order."""
     versions: dict[tuple[int, int], Version] = {}
     for each in seen:
         if each is not None:
             versions.setdefault(each.which, each)
-    if not versions:
-        return 0
-    last = next(reversed(versions.values()))
-    return sum(2 * each.size >= last.size and each.holds_weights >= last.holds_weights for each in versions.values())
+    return list(versions.values())
 
 
 def watch_names(name: str) -> Callable[[], list[bytes]]:
