@@ -275,6 +275,8 @@ class ResumeReply:
     """Those of the second part."""
     drawn: list[dict[str, str]]
     """Hashes of the generators' states before and after the checkpoint was saved."""
+    fixed: list[str]
+    """Generators that were at a batch where they also were in a run with other random numbers: training sets them."""
     loaded: list[dict[str, str]]
     """Hashes of the parts of a trainer when it saved the checkpoint, and of the other one's once it had loaded it."""
     refused: str

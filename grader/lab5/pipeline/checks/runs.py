@@ -59,6 +59,14 @@ def judge_resumed(inputs: Resume, reply: ResumeReply, what: str) -> None:
             reply.again.random[name], state, what=f"{what}: {name} random numbers in the end (a hash of their state)",
             hint="Put the random numbers back with restore_random_state, after everything else.",
         )  # fmt: skip
+    saved, loaded = reply.loaded or ({}, {})
+    require(
+        not reply.fixed or saved.get("random") == loaded.get("random"),
+        f"{what}: load_checkpoint() does not put the random numbers back, and training sets "
+        f"{', '.join(sorted(set(reply.fixed)))} at {len(reply.fixed)} batches to what they are with any seed, so that "
+        "a data set which draws by itself draws other numbers after a resume",
+        "Save the states of the generators, and put them back with restore_random_state.",
+    )
     require_equal(
         reply.resumed, reply.results[inputs.stop :], what=f"{what}: what train_epoch() returned afterwards",
         hint="the progress of an epoch belongs to the checkpoint" * inputs.middle,

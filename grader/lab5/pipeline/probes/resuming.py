@@ -118,7 +118,8 @@ def resume(student: Student, inputs: Resume) -> ResumeReply:
     """All epochs in one run; and `stop` of them, saved, then the others by a new trainer with other weights.
 
     In the `middle`: what is loaded is the checkpoint that `train_epoch` saved after the first step of the next epoch.
-    Before, a trainer goes on from the checkpoint of another process, if there is one.
+    Before, a trainer goes on from the checkpoint of another process, if there is one; and there is a run in one part
+    with other random numbers.
     """
     torch.set_num_threads(1)
     training, stop, middle = inputs.training, inputs.stop, inputs.middle
@@ -127,7 +128,11 @@ def resume(student: Student, inputs: Resume) -> ResumeReply:
     trainer_of = partial(make, student, dropout=0.5, device=student.device if low else "cpu", cleared=True)
     folder, total = base_of(student) / "resumed", training.config["epochs"]
     with ranks_of(student):
-        whole = trainer_of(_own(student, "whole"), training)
+        other = trainer_of(_own(student, "other"), training, random_states=True)
+        seed(1001 + student.rank)
+        for epoch in range(total):
+            other.trainer.train_epoch(epoch)
+        whole = trainer_of(_own(student, "whole"), training, random_states=True)
         halve_scale(whole.trainer)
         seed(1 + student.rank)
         results = [epoch_of(whole.trainer, epoch) for epoch in range(total)]
@@ -175,6 +180,12 @@ def resume(student: Student, inputs: Resume) -> ResumeReply:
         results=results,
         resumed=resumed,
         drawn=drawn,
+        fixed=[
+            name
+            for states, others in zip(whole.random_states(), other.random_states(), strict=False)
+            for name, state in states.items()
+            if state == others[name]
+        ],
         refused=refused,
         loaded=watched.pair(),
         name=path.name,

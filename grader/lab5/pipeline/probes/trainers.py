@@ -69,11 +69,16 @@ class Model(nn.Module):
         return torch.cat([weight, bias.unsqueeze(1)], dim=1).cpu().clone()
 
 
-def _noting(note: Callable[[object], None]) -> type[Model]:
-    """A class of models that note each batch that passes them, also of copies: they are of the same training."""
+def _noting(note: Callable[[object], None], *, random_states: bool) -> type[Model]:
+    """A class of models that note each batch that passes them, also of copies: they are of the same training.
+
+    With `random_states` also where the generators of random numbers are then.
+    """
 
     def noting(model: Model, x: Tensor) -> Tensor:
         note(("batch", is_training(model), [round(number) for number in x[:, 0].tolist()]))
+        if random_states:
+            note(("random", generators(x.device)))
         return Model.forward(model, x)
 
     class Noting(Model):
@@ -95,6 +100,10 @@ class Made:
     def batches(self) -> Batches:
         """The samples of each batch that passed the model in training mode, and outside of `validate`."""
         return [numbers for is_trained, numbers in self._passed() if is_trained]
+
+    def random_states(self) -> list[dict[str, str]]:
+        """Hashes of the generators' states at each batch, whatever the mode."""
+        return [event[1] for event in self.noted() if event[0] == "random"]
 
     def validated(self) -> int:
         """How many samples passed it otherwise."""
@@ -193,6 +202,7 @@ def make(
     monitor: Sink | None = None,
     cleared: bool = False,
     asleep: float = 1.0,
+    random_states: bool = False,
 ) -> Made:
     """A trainer that writes below `folder`; its model begins with `start` times the weight.
 
@@ -202,7 +212,8 @@ def make(
     dtype = torch.float64 if training.config.get("dtype", "float32") == "float32" else torch.float32
     settings = student.module(CONFIG).TrainerConfig(output_dir=str(folder), **training.config)
     note, noted = notes()
-    model = _noting(note)(training.weight * start, dropout=dropout, dtype=dtype, asleep=asleep).to(device)
+    noting = _noting(note, random_states=random_states)
+    model = noting(training.weight * start, dropout=dropout, dtype=dtype, asleep=asleep).to(device)
     dataset = Indexed(numbered(training.inputs).to(dtype), training.classes)
     train = ResumableLoader(Signalling(dataset, at), training.batch_size, seed=5)
     val = ResumableLoader(dataset, training.batch_size, shuffle=False, padded=False)
