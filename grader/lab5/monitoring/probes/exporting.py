@@ -9,6 +9,7 @@ import contextlib
 import io
 import math
 import os
+import random
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -40,7 +41,7 @@ from grader.lab5.monitoring.probes.monitors import (
     scrape,
     snapshot_of,
 )
-from grader.shared.probes.kept import function, notes
+from grader.shared.probes.kept import function, nap, notes
 from grader.shared.probes.looks import exists, read_text, written_bytes
 from grader.shared.probes.support import StudentObject, plain
 from grader.shared.probes.threads import running_threads
@@ -51,6 +52,9 @@ _MORE = 100
 """Samples and steps after which a monitor that complains now and then has done so."""
 _ROUNDS = 5
 """Of calls that are timed: on a busy machine a thread now and then waits for longer than the calls take."""
+
+_IDLE_SECONDS = 0.005, 0.02
+"""Between a call that is timed and a look at the metrics, drawn between these."""
 
 
 def exported(student: Student, inputs: Exported) -> ExportedReply:
@@ -131,10 +135,17 @@ def moments(student: Student, inputs: Moments) -> MomentsReply:
 
 
 def _timed(monitor: StudentObject, call: Callable[[], object]) -> tuple[str, float, str]:
-    """The monitor's metrics before a call, its seconds, and the metrics after it."""
-    text, begin = metrics_of(monitor), time.perf_counter()
+    """The monitor's metrics before a call, its seconds, and the metrics after it.
+
+    Between the call and each look nothing is done for a while, longer than the call takes, which is no time of it.
+    """
+    text = metrics_of(monitor)
+    nap(random.uniform(*_IDLE_SECONDS))()
+    begin = time.perf_counter()
     call()
-    return text, time.perf_counter() - begin, metrics_of(monitor)
+    took = time.perf_counter() - begin
+    nap(random.uniform(*_IDLE_SECONDS) + random.uniform(1.0, 2.0) * took)()
+    return text, took, metrics_of(monitor)
 
 
 def by_rank(student: Student, inputs: ByRank) -> ByRankReply:
