@@ -216,6 +216,8 @@ class TunedReply:
     points: list[PointFields]
     held: list[int]
     """Bytes on the GPU whenever a job was asked for."""
+    beside: list[tuple[int, int]]
+    """Samples of each step, and bytes on the GPU in it that are no parameters or gradients of its job."""
     error: str
     """What came out of it when tensors did not fit each other."""
 

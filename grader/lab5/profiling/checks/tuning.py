@@ -30,6 +30,8 @@ DEVICE = "vgpu:T4"
 TOLERANCE = 0.05
 """Of samples per second."""
 TARGET = 0.8
+_MORE_TENSORS = 8
+"""Of the size of a batch's inputs, besides an output of each layer: batches that are fetched ahead, and targets."""
 
 
 _PROFILE = ("schedule_kept", "idle_time_explained", "planted_bottlenecks_found")
@@ -70,15 +72,24 @@ def judge_settings(submission: Submission, generator: InputGenerator, *, with_ut
     )  # fmt: skip
     require_equal(len(reply.held), len(inputs.settings), what="jobs that tune() asked for, one for each setting")
     require(bool(reply.held), "tune() asked for no job, and measured nothing")
+    kept = Cause(
+        "earlier_jobs_kept",
+        "Drop every name of the job, batches and loss included. An exception's traceback holds them, too.",
+        mistake="Earlier jobs are kept on the GPU while the next is made",
+    )
     require(
         max(reply.held) < 1 << 20,
         f"tune() asked for a job while {max(reply.held) / 2**20:.1f} MiB of an earlier one were still on the GPU",
-        Cause(
-            "earlier_jobs_kept",
-            "Drop every name of the job, batches and loss included. An exception's traceback holds them, too.",
-            mistake="Earlier jobs are kept on the GPU while the next is made",
-        ),
+        kept,
     )
+    for samples, held in reply.beside:
+        own = (inputs.maker.layers + _MORE_TENSORS) * 4 * inputs.maker.width * samples
+        require(
+            held < own + (1 << 20),
+            f"tune() makes a step with {samples} samples, and {held / 2**20:.1f} MiB on the GPU are none of its job's "
+            f"parameters and gradients. Its batches and outputs take {own / 2**20:.1f} MiB at most",
+            kept,
+        )
     expected_points = submission.probe(reference, device=DEVICE, values=False, student=False).points
     speeds = [positive(point["samples_per_second"], "TuningPoint.samples_per_second") for point in reply.points]
 

@@ -5,6 +5,7 @@ Everything here runs on a virtual GPU with shapes only; times are simulated.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from types import ModuleType
 from typing import cast
@@ -24,19 +25,32 @@ TUNING = "lab5_production.tuning"
 
 
 def tuned(student: Student, inputs: Tuned) -> TunedReply:
-    """`tune` over settings, and the bytes on the GPU whenever a job was asked for.
+    """`tune` over settings, and the bytes on the GPU whenever a job was asked for, and in its steps.
 
     Without workspaces: before torch 2.15 PyTorch keeps those of cuBLAS, whoever multiplied first.
     """
     module, make, gpu = student.module(TUNING), maker(inputs.maker), student.gpu
-    note, held = notes()
+    (note, held), (note_beside, beside) = notes(), notes()
     use_everything_once(make)
+
+    def allocated() -> int:
+        return sum(size for name, size in gpu.memory_by_category().items() if name != "workspaces")
 
     @function
     def watched(settings: PipelineSettings) -> TrainingJob:
-        by_category = gpu.memory_by_category()
-        note(sum(size for name, size in by_category.items() if name != "workspaces"))
-        return make(settings)
+        note(allocated())
+        job = make(settings)
+        # Nothing that the job holds may hold the job: then it would stay until the collector comes.
+        model, criterion = weakref.ref(job.model), job.criterion
+
+        @function
+        def watched_criterion(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+            own = [x for each in model().parameters() for x in (each, each.grad) if x is not None]  # type: ignore[union-attr]
+            note_beside((settings.batch_size, allocated() - sum(x.nbytes for x in own)))
+            return criterion(outputs, targets)
+
+        job.criterion = watched_criterion
+        return job
 
     settings = [PipelineSettings(**case) for case in inputs.settings]
     points = sequence(module.tune(watched, settings, steps=inputs.steps, warmup=inputs.warmup), "tune()")
@@ -44,6 +58,7 @@ def tuned(student: Student, inputs: Tuned) -> TunedReply:
     return TunedReply(
         points=[_point_of(point, "tune()") for point in points],
         held=bytes_held,
+        beside=beside(),
         error=_error_of_a_broken_job(module, make, inputs.settings[0]),
     )
 
