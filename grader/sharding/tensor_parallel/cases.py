@@ -91,6 +91,8 @@ class LayersRun:
     """Of the parameters."""
     untouched: bool
     """Whether the whole layers are what they were."""
+    layers_kept: int
+    """Of their weights and biases how many are still in memory once the caller has let go of the layers."""
     forward: list[Collective]
     backward: list[Collective]
 

@@ -157,6 +157,12 @@ class TestTensorParallel:
                     size = _SIZES[case["dtype"]]
                     require_kept_here(what, run.elsewhere, run.copied_bytes, _ROUNDING)
                     require(
+                        run.layers_kept == 0,
+                        f"{what}: keeps {run.layers_kept} weights and biases of the whole layers in the host's memory "
+                        "after the caller has dropped them",
+                        "copy the part to the GPU, and keep no name of the layers or of their parameters",
+                    )
+                    require(
                         size * count <= run.held <= size * count + _ROUNDING * len(parts),
                         f"{what}: holds {run.held:,} bytes on its GPU, expected {size * count:,}",
                         "a view of a whole weight keeps all of it: copy the part, and leave the layers where they are",

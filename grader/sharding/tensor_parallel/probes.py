@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional
 
 from gradebox.sandbox.probe_loader import Student
@@ -151,8 +153,13 @@ def _run(
             parts[name] = part.detach().cpu().double()
             gradients[name] = None if part.grad is None else part.grad.cpu().double()
     now = [exact(parameter, "a weight").detach() for layer in whole for parameter in layer.parameters()]
+    untouched = all(torch.equal(before, after) for before, after in zip(kept, now, strict=True))
     parameters = [exact(parameter, "a parameter") for parameter in mlp.parameters()]
+    storages = [StorageWeakRef(each.untyped_storage()) for each in now]
+    del first, second, whole, now  # the caller has no use for them any more; `mlp` lives on
+    gc.collect()
     return LayersRun(
+        layers_kept=sum(not each.expired() for each in storages),
         held=held,
         elsewhere=memory.elsewhere(),
         copied_bytes=copied,
@@ -162,7 +169,7 @@ def _run(
         gradients=gradients,
         count=sum(parameter.numel() for parameter in parameters),
         dtypes=sorted({plain(parameter.dtype, "dtype") for parameter in parameters}),
-        untouched=all(torch.equal(before, after) for before, after in zip(kept, now, strict=True)),
+        untouched=untouched,
         forward=recorded(gpu, begun, middle),
         backward=recorded(gpu, middle, end),
     )
