@@ -136,12 +136,24 @@ class ForwardPass:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Look:
+    """What live tensors had asked for at a moment other than the beginning of a forward pass."""
+
+    moment: str
+    """Before the "criterion", or before a "step" of an optimizer."""
+    forwards: int
+    """Of the model, noted before it."""
+    requested_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class SteadyReply:
     """How the model was called, and what the device held then; the ballast is what each graph holds in addition."""
 
     sample_bytes: int
     forwards: list[ForwardPass]
     """Those that backward computes again are not among them."""
+    looks: list[Look]
     flops: float | None
     flops_again: list[float]
     """Of each forward pass that backward computed again."""

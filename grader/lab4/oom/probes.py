@@ -17,6 +17,7 @@ from typing import Any, TypeAlias, cast
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import vgpu
 from gradebox.sandbox.devices import Reading
@@ -27,6 +28,7 @@ from grader.lab4.oom.cases import (
     Fits,
     FitsReply,
     ForwardPass,
+    Look,
     OomProgram,
     OtherReply,
     OtherTraining,
@@ -270,6 +272,11 @@ def _loader(sizes: Sequence[int], width: int, phase: str) -> Loader[Batch]:
     return loader(lambda: ((torch.randn(shape), torch.randn(shape)) for shape in shapes))
 
 
+def _requested_bytes() -> int:
+    """What live tensors have asked for."""
+    return int(torch.cuda.memory_stats().get("requested_bytes.all.current", 0))
+
+
 def _watched(
     gpu: VirtualGpu, width: int, note: Callable[[ForwardPass | Reported], None], let_go: Callable[[], None]
 ) -> nn.Module:
@@ -282,8 +289,7 @@ def _watched(
     def noted(model: nn.Module, x: Tensor) -> Tensor:
         let_go()
         x = exact(x, "a batch")
-        held = memory.held()
-        requested = int(torch.cuda.memory_stats().get("requested_bytes.all.current", 0))
+        held, requested = memory.held(), _requested_bytes()
         layers: Any = model.layers
         with watch_products(gpu) as products:
             # Not by calling the layers, whose hooks could return something without a graph.
@@ -322,7 +328,7 @@ def _watched(
 
 
 def steady(student: Student, inputs: Steady) -> SteadyReply:
-    """How the model was called over two epochs, and what was allocated then.
+    """How the model was called over two epochs, and what was allocated then, when a loss was computed and in each step.
 
     Each graph holds a ballast, so that a loss which is kept with its graph shows.
     """
@@ -330,9 +336,17 @@ def steady(student: Student, inputs: Steady) -> SteadyReply:
     weighed, let_go = _ballast()
     model = _watched(student.gpu, inputs.width, note, let_go).to(student.device).eval()
 
+    @function
+    def look(moment: str) -> None:
+        let_go()
+        note((moment, _requested_bytes()))
+
+    @function
     def criterion(output: Tensor, target: Tensor) -> Tensor:
+        look("criterion")
         return weighed(functional.mse_loss(output, target))
 
+    hook = register_optimizer_step_pre_hook(function(lambda *_: look("step")))
     train_large_model = student.module(SCRIPT).train_large_model
     with watch_products(student.gpu) as products:
         result = train_large_model(
@@ -344,8 +358,15 @@ def steady(student: Student, inputs: Steady) -> SteadyReply:
             criterion=criterion,
         )
         flops = None if student.gpu is None else products.flops()
+    hook.remove()
     fields(result, LargeTraining, "train_large_model()")  # something else is a wrong return
+    passes, looks = 0, []
+    for each in noted():
+        passes += type(each) is ForwardPass
+        if type(each) is tuple:
+            looks.append(Look(moment=each[0], forwards=passes, requested_bytes=each[1]))
     return SteadyReply(
+        looks=looks,
         sample_bytes=inputs.width * 4,
         forwards=[each for each in noted() if type(each) is ForwardPass],
         flops=flops,
