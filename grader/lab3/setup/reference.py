@@ -39,12 +39,14 @@ Kept = Literal["", "always", "in an epoch"]
 """How long gradients are not cleared: not beyond a step, never, or only when an epoch begins."""
 
 
-def follow(case: Train, ranks: Steps, *, summed: bool = False, kept: Kept = "") -> Trained:
+def follow(case: Train, ranks: Steps, *, summed: bool = False, kept: Kept = "", own_buffers: bool = False) -> Trained:
     """Do the ranks' steps from rank 0's weights, each by the mean of the ranks' gradients.
 
-    With a mistake: with gradients that are `summed` over ranks, or `kept` from one step to the next.
+    With a mistake: with gradients that are `summed` over ranks, or `kept` from one step to the next, or with the
+    buffers that each rank's model was made with.
     """
-    weight, shift = (np.asarray(value[0], dtype=np.float64) for value in (case.weights, case.shifts))
+    weight = np.asarray(case.weights[0], dtype=np.float64)
+    shifts = [np.asarray(case.shifts[rank if own_buffers else 0], dtype=np.float64) for rank in range(case.ranks)]
     rate, momentum = case.options["learning_rate"], case.options.get("momentum", 0.0)
     trained = Sgd(weight, rate * (case.ranks if summed else 1), momentum)
     losses, of_ranks = [], []
@@ -53,7 +55,7 @@ def follow(case: Train, ranks: Steps, *, summed: bool = False, kept: Kept = "") 
     for step in range(len(ranks[0])):
         if not kept or (kept == "in an epoch" and step % steps_of_epoch == 0):
             accumulated = np.zeros_like(weight)
-        parts = [_gradient(case, trained.weight, shift, rank, own[step], step) for rank, own in enumerate(ranks)]
+        parts = [_gradient(case, trained.weight, shifts[rank], rank, own[step], step) for rank, own in enumerate(ranks)]
         sizes = [len(own[step]) for own in ranks]
         of_ranks.append([loss for loss, _ in parts])
         losses.append(float(np.average(of_ranks[-1], weights=sizes)))

@@ -71,6 +71,13 @@ OWN_START = Cause(
     "lab3.setup.replicas_equal",
     mistake="Every rank begins with parameters of its own: nobody makes them equal",
 )
+OWN_BUFFERS = Cause(
+    "train_keeps_own_buffers",
+    "Let DistributedDataParallel hand out rank 0's buffers at the beginning, as well as its parameters: with "
+    "broadcast_buffers=False it leaves them out.",
+    "lab3.setup.replicas_equal",
+    mistake="Every rank begins with buffers of its own: nobody makes them equal",
+)
 BATCH_DIVIDED = Cause(
     "batch_divided_among_the_ranks",
     "Hand batch_size to each rank's loader as it is.",
@@ -204,6 +211,7 @@ def _explained(case: Train, replies: Sequence[TrainReply]) -> tuple[Cause | None
         (SUMMED, reference.follow(case, steps, summed=True)),
         (NEVER_CLEARED, reference.follow(case, steps, kept="always")),
         (CLEARED_EACH_EPOCH, reference.follow(case, steps, kept="in an epoch")),
+        (OWN_BUFFERS, reference.follow(case, steps, own_buffers=True)),
     )
     for cause, trained in wrong:
         if are([trained.weight] * case.ranks):
