@@ -163,7 +163,7 @@ def tiled_attention(
 
     Args:
         Q, K, V, causal: as in `standard_attention`.
-        block_size: keys in a tile, at most; you may cut the queries as well.
+        block_size: keys in a tile, at most; you may cut the queries as well, into blocks no longer than that.
 
     Returns:
         As `standard_attention`.
