@@ -13,6 +13,7 @@ from collections.abc import Iterator
 _DOCUMENTED = frozenset(
     (
         "_exit",  # os
+        *("_asdict", "_field_defaults", "_fields", "_make", "_replace"),  # collections.namedtuple
         "_getframe",  # sys; a call of it is noted by itself
         *("_python_dispatch.TorchDispatchMode", "_dynamo", "_dynamo.reset"),  # PyTorch's pages
         "_C._cuda_clearCublasWorkspaces",  # given in the exercise of sharding

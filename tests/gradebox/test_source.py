@@ -85,6 +85,7 @@ def test_reaching_for_the_grader_is_noted_with_its_line(text: str, named: str) -
         "import torch\ntorch.amp.GradScaler()._found_inf_per_device(optimizer)",
         "import os\nos._exit(1)",
         "point._replace(x=1)",
+        "from labkit.results import Point\nPoint._make(row)",
         "import torch\ntorch._dynamo.config.suppress_errors = True",
         "import torch\ntorch._foreach_mul_(parameters, 2)",
         "for _, x in rows:\n    print(x['_total'], name + '_total')\nrows['_total'] = 1",

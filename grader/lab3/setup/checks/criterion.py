@@ -326,7 +326,7 @@ class TestSetup:
         late = all(errors) and any(error is not None and timed_out(error.message) for error in errors)
         require(
             all(errors) and any(e is not None and e.type == broken.error and mark in e.message for e in errors),
-            f"a rank of train() met a loss that is {mark} ({broken.error}); rank 0 ended with {ends[0]}, rank 1 with "
+            f"on one rank of train() the loss raised {broken.error} ({mark}); rank 0 ended with {ends[0]}, rank 1 with "
             f"{ends[1]}",
             CLEANUP_WAITS if late else SWALLOWED if not any(errors) else _ERRORS_HINT,
         )
